@@ -34,7 +34,7 @@ def executor() -> Iterator[AutoCpuExecutor]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stay with threads, and let none have been ready without a core: others may be busy meanwhile."""
     monkeypatch.setattr(auto, "SWITCH_S", math.inf)
-    monkeypatch.setattr(auto, "_ready_s", lambda: 0.0)
+    monkeypatch.setattr(auto, "_runnable_wait_s", lambda: 0.0)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> Non
     )
     piece = batch.take(DeviceKind.GPU, 3)
     assert piece is not None
-    batch.leave_to_cpu(piece, ValueError("what the GPU says"), "gpu", blame=batch.close)
+    batch.fall_back_to_cpu(piece, ValueError("what the GPU says"), "gpu", blame=batch.close)
     batch.finish(0, [0, 1, 2])
     assert told == [(3, 3)]
 

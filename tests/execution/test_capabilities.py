@@ -124,7 +124,7 @@ def test_a_driver_lets_nvml_be_asked_and_torch_where_it_has_no_answer(
     assert accelerators((str(driver),)) == (Accelerator("Known", 5),)
     assert accelerators((str(tmp_path / "absent"),)) == ()
     monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: ())
-    monkeypatch.setattr(probing_accelerators, "_loaded_torch", lambda: fake_torch([("Big", 7)]))
+    monkeypatch.setattr(probing_accelerators, "_import_torch", lambda: fake_torch([("Big", 7)]))
     assert accelerators((str(driver),)) == (Accelerator("Big", 7),)
 
 

@@ -380,8 +380,8 @@ def test_suspects_are_guilty_alone_and_twice() -> None:
     assert suspects.strike([(4, 8)]) == []
     assert suspects.strike([(4, 8)]) == []
     assert suspects.strike([(5, 6), (9, 10)]) == [5]
-    assert suspects.is_one(0, 5)
-    assert not suspects.is_one(0, 4)
+    assert suspects.has_strike(0, 5)
+    assert not suspects.has_strike(0, 4)
 
 
 def test_leases_are_a_guided_share_between_two_lengths() -> None:
@@ -450,7 +450,7 @@ def test_calls_are_counted_while_others_come() -> None:
     assert piece is not None
     calls.give_back(piece.part(10, 30))
     assert calls.remaining == 19_990
-    calls.break_down(ClusterError("gone"))
+    calls.abort(ClusterError("gone"))
     assert calls.remaining == 0
 
 
@@ -458,7 +458,7 @@ def test_whoever_waits_for_cancelled_calls_hears_of_them() -> None:
     calls = CallQueue()
     futures = [calls.put(SubmittedCall(abs, (number,), {})) for number in range(3)]
     futures[1].cancel()
-    calls.break_down(ClusterError("gone"))
+    calls.abort(ClusterError("gone"))
     assert not wait(futures, 60).not_done
     assert [future.cancelled() for future in futures] == [False, True, False]
 
@@ -644,4 +644,4 @@ def test_other_versions_are_refused(fake_ray: Any) -> None:
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[ray\]'"):
-        ray_connection.the_ray()
+        ray_connection.import_ray()

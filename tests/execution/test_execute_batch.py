@@ -110,7 +110,7 @@ class Breaks:
     name = "breaks"
 
     def work(self, work: TaskQueue, *, caller: bool) -> None:
-        work.break_down(OSError("no workers"))
+        work.abort(OSError("no workers"))
 
 
 def test_of_several_errors_that_of_the_first_task_is_raised() -> None:

@@ -97,7 +97,7 @@ def test_a_probe_that_shows_nothing_may_be_followed_by_another(breaker: Breaker,
     breaker.failed(sticky=True)
     over(breaker, clock)
     assert breaker.allows()
-    assert breaker.undecided() is BreakerState.OPEN
+    assert breaker.probe_inconclusive() is BreakerState.OPEN
     assert breaker.allows()
 
 
@@ -115,7 +115,7 @@ def test_single_tasks_that_are_too_large_speak_against_a_device_where_nothing_go
     breaker.ran_full()
     assert breaker.ran_full("full") is BreakerState.OPEN
     assert breaker.reason == "full"
-    breaker.given_another()
+    breaker.batch_begins()
     assert breaker.allows(), "another batch may have smaller tasks"
     breaker.succeeded()
     for _ in range(20):
@@ -127,7 +127,7 @@ def test_single_tasks_that_are_too_large_speak_against_a_device_where_nothing_go
 
 def test_a_device_that_fails_is_not_tried_again_for_the_sake_of_another_batch(breaker: Breaker) -> None:
     breaker.failed(sticky=True)
-    breaker.given_another()
+    breaker.batch_begins()
     assert not breaker.allows()
 
 

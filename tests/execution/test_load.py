@@ -46,7 +46,7 @@ def test_a_load_that_is_young_is_given_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_processors_are_read_between_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([ProcessorTime(10, 100, 1), ProcessorTime(18, 110, 4), ProcessorTime(18, 110, 4)])
-    monkeypatch.setattr(load, "_spent", lambda proc: next(readings))
+    monkeypatch.setattr(load, "_processor_time", lambda proc: next(readings))
     monkeypatch.setattr(load, "_load_average", lambda: 0.25)
     meter = ProcessorMeter()
     assert meter.read() == (0.25, 0.25)

@@ -29,7 +29,7 @@ from accelera.execution.cluster.training.checkpoint import (
     write_state,
 )
 from accelera.execution.cluster.training.rank import in_buckets
-from accelera.execution.cluster.training.trainer import Ranks, failure_of, the_ray_train
+from accelera.execution.cluster.training.trainer import Ranks, failure_of, import_ray_train
 from tests.architecture.repository import ROOT, run_python
 from tests.execution.one_rank import Train, process_group
 
@@ -324,4 +324,4 @@ def test_ray_without_ray_train_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(torch=None))
     with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[ray\]'"):
-        the_ray_train()
+        import_ray_train()

@@ -62,7 +62,7 @@ def test_the_end_waits_for_a_lane_that_another_has_just_called() -> None:
         def work(self, work: TaskQueue, *, caller: bool) -> None:
             calling.set()
             go.wait(PATIENCE_S)
-            feed.call_cpu()
+            feed.request_cpu_lane()
 
     class Called(Lazy):
         def work(self, work: TaskQueue, *, caller: bool) -> None:

@@ -296,7 +296,7 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
     clock = SimpleNamespace(now_s=0.0)
     told = SimpleNamespace(perf_counter=lambda: clock.now_s, thread_time=lambda: 0.0)
     monkeypatch.setattr(auto, "time", told)
-    monkeypatch.setattr(auto, "_ready_s", lambda: 0.0)
+    monkeypatch.setattr(auto, "_runnable_wait_s", lambda: 0.0)
     feed = StreamQueue(iter(range(60)), abs, Telemetry(), Window(64), ReorderBuffer())
     feed.draw()
     take = feed.take

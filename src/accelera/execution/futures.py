@@ -52,7 +52,7 @@ Output = TypeVar("Output")
 
 
 class Streaming(Protocol):
-    """What carries calls out: a ``StrategyManager``."""
+    """Interface that ``StrategyExecutor`` needs of a ``StrategyManager``."""
 
     def execute(self, tasks: Any, fn: Any) -> Any:
         """Run ``fn`` on every task."""

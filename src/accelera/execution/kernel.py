@@ -150,20 +150,20 @@ def kernel(
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return a name by which measurements of ``function`` are found again: its module and qualified name."""
-    inner = _inner(function)
+    inner = _unwrap(function)
     module = getattr(inner, "__module__", None) or type(inner).__module__
     return f"{module}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
 
 _NO_PROFILE: Final = " 0/0.5"
-_KNOWN: dict[tuple[int, str], tuple[CodeType, str, str]] = {}
+_IDENTITIES: dict[tuple[int, str], tuple[CodeType, str, str]] = {}
 """Identity and key without a profile, by the address of the code, which is kept with them, and the name."""
 
 
 def key_of(function: Callable[..., Any], profile: WorkloadProfile | None) -> str:
     """Return under which name measurements of such tasks are kept: other code or size, other measurements."""
     if profile is None:
-        return _known(function)[1]
+        return _identity_and_key(function)[1]
     size_bits, complexity = _size_of(profile)
     return f"{identity_of(function)} {size_bits}/{complexity}"
 
@@ -173,23 +173,23 @@ def identity_of(function: Callable[..., Any]) -> str:
 
     What a function closes over, and arguments that ``functools.partial`` holds, are not looked at.
     """
-    return _known(function)[0]
+    return _identity_and_key(function)[0]
 
 
-def _known(function: Callable[..., Any]) -> tuple[str, str]:
+def _identity_and_key(function: Callable[..., Any]) -> tuple[str, str]:
     """Return the identity, and the key of tasks of which nothing else is known."""
-    inner = function if type(function) is FunctionType else _inner(function)
+    inner = function if type(function) is FunctionType else _unwrap(function)
     code = getattr(inner, "__code__", None)
     if not isinstance(code, CodeType):
         name = name_of(inner)
         return name, name + _NO_PROFILE
     short = (id(code), inner.__qualname__)
-    known = _KNOWN.get(short)
+    known = _IDENTITIES.get(short)
     if known is None:
-        if len(_KNOWN) >= FUNCTIONS_KEPT:
-            _KNOWN.clear()
+        if len(_IDENTITIES) >= FUNCTIONS_KEPT:
+            _IDENTITIES.clear()
         identity = f"{name_of(inner)}#{_hash_of(code)}"
-        known = _KNOWN[short] = (code, identity, identity + _NO_PROFILE)
+        known = _IDENTITIES[short] = (code, identity, identity + _NO_PROFILE)
     return known[1:]
 
 
@@ -198,7 +198,7 @@ def _size_of(profile: WorkloadProfile) -> tuple[int, float]:
     return profile.memory_per_task.bit_length(), round(4 * profile.complexity) / 4
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the user's own function inside kernels, partial calls, and a method or ``ArgumentUnpacker``."""
     function = _without_partials(function)
     return _without_partials(getattr(function, "__func__", function))
@@ -212,16 +212,16 @@ def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hash_of(code: CodeType) -> str:
     digest = hashlib.blake2b(digest_size=6)
-    _feed(digest.update, code)
+    _update_digest(digest.update, code)
     return digest.hexdigest()
 
 
-def _feed(update: Callable[[bytes], None], code: CodeType) -> None:
+def _update_digest(update: Callable[[bytes], None], code: CodeType) -> None:
     update(code.co_code)
     update(repr(code.co_names).encode())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _feed(update, constant)
+            _update_digest(update, constant)
         elif isinstance(constant, frozenset):
             update(repr(sorted(map(repr, constant))).encode())
         else:

@@ -198,8 +198,8 @@ def take_failures(batch: Batch) -> list[TaskFailure]:
     return failures
 
 
-def take_breach(batch: Batch) -> BaseException:
-    """Return the error that ended ``batch`` without a task's fault; it and the frames above forget it."""
+def take_batch_error(batch: Batch) -> BaseException:
+    """Return the error that ended ``batch`` without a task's fault; no reference to it is kept."""
     error, batch.broken = batch.broken, None
     assert error is not None, "asked only where something did"
     clear_caller_frames([error])
@@ -217,7 +217,7 @@ def build_result(batch: Batch, decision: Decision, on_error: OnError, began_s: f
     """Return the result of ``batch``; raises the user's exception, or what ended the batch."""
     batch.close()
     if batch.broken is not None:
-        raise take_breach(batch)
+        raise take_batch_error(batch)
     if batch.stopped_by == "left":
         raise DeviceError(
             "[execute] an executor returned although tasks were left: `Lane.work` must go on until"
@@ -229,9 +229,9 @@ def build_result(batch: Batch, decision: Decision, on_error: OnError, began_s: f
     result = result_from(batch.outputs, failures, decision, batch.telemetry, began_s)
     result.per_device = batch.telemetry.shares()
     if failures or batch.left:
-        _leave_blanks(result, batch, on_error)
+        _fill_missing_outputs(result, batch, on_error)
     if batch.stopped_by == "timeout" and on_error == "raise":
-        raise UnfinishedError(_late(batch, result), result=result)
+        raise UnfinishedError(_timeout_message(batch, result), result=result)
     return result
 
 
@@ -269,8 +269,8 @@ def quick_result(
     return ExecutionResult(outputs, decision.strategy, spent_s, False, (), decision, (), per_device)
 
 
-def _leave_blanks(result: ExecutionResult[Any], batch: Batch, on_error: OnError) -> None:
-    """Put the failure where an output is missing, or None, or nothing; tell which tasks were not done."""
+def _fill_missing_outputs(result: ExecutionResult[Any], batch: Batch, on_error: OnError) -> None:
+    """Fill missing outputs with failures or None, or drop them (``"skip"``); set ``unfinished_indices``."""
     pairs, failed = enumerate(batch.outputs), {failure.index: failure for failure in result.failures}
     result.unfinished_indices = tuple(
         index for index, output in pairs if output is MISSING and index not in failed
@@ -283,7 +283,7 @@ def _leave_blanks(result: ExecutionResult[Any], batch: Batch, on_error: OnError)
     result.stopped_by = batch.stopped_by
 
 
-def _late(batch: Batch, result: ExecutionResult[Any]) -> str:
+def _timeout_message(batch: Batch, result: ExecutionResult[Any]) -> str:
     left, count = len(result.unfinished_indices), len(batch.outputs)
     return (
         f"[execute] {left} of {count} tasks were not done after {result.execution_time:.3g} s, when the"

@@ -77,10 +77,10 @@ class GpuMemoryGauge:
         now_s = self._clock()
         read = self._read
         if read is None or now_s - read[0] >= AGE_S:
-            read = self._read = (now_s, *self._asked())
+            read = self._read = (now_s, *self._read_pressure())
         return read[1] if read[2] else max(read[1], elsewhere)
 
-    def _asked(self) -> tuple[float, bool]:
+    def _read_pressure(self) -> tuple[float, bool]:
         """Return the share that is taken, and whether it is one of all there is."""
         total = getattr(self._executor, "memory_total", None)
         try:
@@ -133,8 +133,8 @@ class StrategySelector:
         self._model = model
         self._fitting = fitting
         self._gpu_used_s = -OWN_WORK_S
-        self._left: tuple[SystemLoad | None, tuple[float, float]] = _UNREAD
-        self._given = _given(strategy) if gpu is not None else NO_GPU
+        self._free_shares: tuple[SystemLoad | None, tuple[float, float]] = _UNREAD
+        self._fixed_decision = _fixed_decision(strategy) if gpu is not None else NO_GPU
 
     @classmethod
     def for_lanes(
@@ -157,20 +157,20 @@ class StrategySelector:
         repeats: bool = False,
     ) -> Decision:
         """Return where ``task_count`` tasks are to run; ``repeats``: a late one may be begun twice."""
-        if self._given is not None:
-            if not self._given.dynamic or self._model is None or function is None:
-                return self._given
-            return self._paced(self._given, task_count, profile, function)
+        if self._fixed_decision is not None:
+            if not self._fixed_decision.dynamic or self._model is None or function is None:
+                return self._fixed_decision
+            return self._with_rates(self._fixed_decision, task_count, profile, function)
         assert self._gpu is not None, "without a GPU everything is given"
         load, available = SystemLoad.current(), is_available(self._gpu)
         if self._model is None or function is None or not task_count or not available:
-            return self._by_the_tree(task_count, profile, load, available=available)
+            return self._tree_decision(task_count, profile, load, available=available)
         entry = self._model.known(function, profile)
         if entry is None:
-            return self._by_the_tree(task_count, profile, load, available=available)
+            return self._tree_decision(task_count, profile, load, available=available)
         facts = self._facts(task_count, profile, function, load, repeats=repeats)
         return cached_choice(entry, facts) or choose_strategy(
-            entry, DecisionInputs(*facts), self._by_the_tree(task_count, profile, load, available=available)
+            entry, DecisionInputs(*facts), self._tree_decision(task_count, profile, load, available=available)
         )
 
     def explain(
@@ -182,15 +182,15 @@ class StrategySelector:
         if decision.predicted_s or not task_count:
             return decision
         if self._model is None:
-            return _saying(decision, "nothing is measured: the manager does not learn")
+            return _with_reason(decision, "nothing is measured: the manager does not learn")
         if function is None:
-            return _saying(decision, "no function was given, so nothing measured can be looked up")
+            return _with_reason(decision, "no function was given, so nothing measured can be looked up")
         entry = self._model.known(function, profile)
         if entry is None:
-            return _saying(
+            return _with_reason(
                 decision, f"nothing is measured yet: predictions need {NEEDED} samples of each device"
             )
-        return self._predicted(decision, entry, task_count, profile, function)
+        return self._with_prediction(decision, entry, task_count, profile, function)
 
     def learn(
         self,
@@ -204,17 +204,17 @@ class StrategySelector:
             return
         speeds = self._speeds(SystemLoad.current())
         if self._gpu is not None and any(device == self._model.sides.gpu for device, _, _ in samples):
-            self._gpu_used_s, self._left = time.monotonic(), _UNREAD
+            self._gpu_used_s, self._free_shares = time.monotonic(), _UNREAD
         self._model.record(function, profile, samples, seconds, speeds)
 
-    def _by_the_tree(
+    def _tree_decision(
         self, count: int, profile: WorkloadProfile | None, load: SystemLoad, *, available: bool
     ) -> Decision:
         pressure = self._memory.pressure(load.gpu_memory_pressure) if self._memory and available else 0.0
         parallel = None if profile is None else profile.parallelization
-        return _of_the_tree(count, parallel, available, pressure if pressure > PRESSURE else 0.0)
+        return _decision_by_rule(count, parallel, available, pressure if pressure > PRESSURE else 0.0)
 
-    def _paced(
+    def _with_rates(
         self, given: Decision, count: int, profile: WorkloadProfile | None, function: Callable[..., Any]
     ) -> Decision:
         assert self._model is not None, "asked only then"
@@ -225,7 +225,7 @@ class StrategySelector:
         pace, _ = prediction(entry, DecisionInputs(*facts))
         return replace(given, pace=pace)
 
-    def _predicted(
+    def _with_prediction(
         self,
         decision: Decision,
         entry: FunctionHistory,
@@ -240,13 +240,13 @@ class StrategySelector:
         known = replace(decision, samples=samples)
         situation = DecisionInputs(*self._facts(count, profile, function, SystemLoad.current()))
         if self._is_known(entry):
-            _, said = prediction(entry, situation)
-            return replace(known, predicted_s=said.by_name())
+            _, predicted = prediction(entry, situation)
+            return replace(known, predicted_s=predicted.by_name())
         cpu = entry.estimates.get(sides.cpu_model)
         unknown = cpu is None or cpu.samples < NEEDED
         missing = missing_samples(sides, entry.samples(sides.cpu_model), entry.samples(sides.gpu_model))
         if (unknown or sides.gpu) and missing not in known.reasons:
-            known = _saying(known, missing)
+            known = _with_reason(known, missing)
         if cpu is None or unknown:
             return known
         cpu_s = cpu.task_s / situation.speeds[0] * -(-count // sides.workers)
@@ -275,17 +275,17 @@ class StrategySelector:
 
     def _speeds(self, load: SystemLoad) -> tuple[float, float]:
         """Return the shares of CPU and GPU that others leave."""
-        known_load, speeds = self._left
+        known_load, speeds = self._free_shares
         if known_load is load:
             return speeds
         own = load.taken_at - self._gpu_used_s < OWN_WORK_S
         gpu = 0.0 if own else load.gpu_utilization
         speeds = max(SLOWEST, 1 - load.cpu_taken_by_others), max(SLOWEST, 1 - gpu)
-        self._left = load, speeds
+        self._free_shares = load, speeds
         return speeds
 
 
-def _given(strategy: ExecutionStrategy) -> Decision | None:
+def _fixed_decision(strategy: ExecutionStrategy) -> Decision | None:
     if strategy.kind is StrategyKind.AUTO:
         return None
     dynamic = strategy.kind is StrategyKind.HYBRID and strategy.gpu_allocation is None
@@ -293,7 +293,7 @@ def _given(strategy: ExecutionStrategy) -> Decision | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _of_the_tree(count: int, parallel: float | None, available: bool, pressure: float) -> Decision:
+def _decision_by_rule(count: int, parallel: float | None, available: bool, pressure: float) -> Decision:
     profile = WorkloadProfile(count) if parallel is None else WorkloadProfile(count, parallelization=parallel)
     hardware = HardwareCapabilities(cpu_cores=1, gpu_available=available)
     rule = rule_for(profile, hardware, SystemLoad(gpu_memory_pressure=pressure))
@@ -302,5 +302,5 @@ def _of_the_tree(count: int, parallel: float | None, available: bool, pressure: 
     )
 
 
-def _saying(decision: Decision, reason: str) -> Decision:
+def _with_reason(decision: Decision, reason: str) -> Decision:
     return replace(decision, reasons=(*decision.reasons, reason))

@@ -223,7 +223,7 @@ class BlockCache:
             self._reap()
 
     def flush(self) -> None:
-        """Write back every dirty block and wait for all transfers; raises StoreError when one cannot be saved."""
+        """Write back all dirty blocks and await all transfers; raises StoreError when one cannot be saved."""
         with self._lock:
             self._reap()
             for block in self._table.resident:

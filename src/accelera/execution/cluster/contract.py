@@ -22,7 +22,7 @@ DeviceIncident = tuple[int, PickledError]
 
 @final
 class GpuReport(NamedTuple):
-    """What a node's GPU did since the part before."""
+    """Work of a node's GPU since the previous part."""
 
     device: str
     """Its name on the node."""
@@ -36,7 +36,7 @@ class GpuReport(NamedTuple):
     """Tasks that the node's processors took over."""
 
     def tell(self, telemetry: Telemetry, node: str, index: int, done: int) -> None:
-        """Let ``telemetry`` know, by the name of ``node`` and the device.
+        """Report to ``telemetry``, under the names of ``node`` and the device.
 
         ``index`` is a task of the lease; ``done``: how many of the GPU's tasks did not fail.
         """
@@ -64,7 +64,7 @@ Range = tuple[int, int]
 Outcomes = Sequence[tuple[int, int, bytes]]
 """By first index: how many there are, and these outcomes as one pickled list."""
 Handle = Hashable
-"""Stands for a lease that a node has."""
+"""Handle of a submitted lease."""
 
 
 @final
@@ -136,7 +136,7 @@ class LeaseEnded(NamedTuple):
 
 
 class Cause(enum.Enum):
-    """Why a lease was lost."""
+    """Cause of a lost lease."""
 
     PROCESS = "process"
     """The process that worked on it died."""
@@ -260,34 +260,34 @@ def pack_function(function: Callable[..., Any]) -> bytes:
 
 
 def pack_outcomes(done: Done) -> list[tuple[int, int, bytes]]:
-    """Return outcomes pickled; in the place of one that cannot be is why."""
-    return [(start, len(outcomes), _packed(outcomes)) for start, outcomes in done]
+    """Return outcomes pickled; one that cannot be is replaced by an error that says why."""
+    return [(start, len(outcomes), _pack_outcomes(outcomes)) for start, outcomes in done]
 
 
-def _packed(outcomes: list[Any]) -> bytes:
+def _pack_outcomes(outcomes: list[Any]) -> bytes:
     try:
         return pack(outcomes)
     except Exception:
-        return pack([_or_why_not(each) for each in outcomes])
+        return pack([_or_pickling_error(each) for each in outcomes])
 
 
-def first_that_cannot(tasks: Sequence[Any]) -> tuple[int, TransferError] | None:
+def first_unpicklable(tasks: Sequence[Any]) -> tuple[int, TransferError] | None:
     """Return the position of the first task that cannot be pickled, and why."""
     for position, task in enumerate(tasks):
-        why = _why_not(task)
+        why = _pickling_fault(task)
         if why is not None:
             return position, TransferError(f"[ray] a task cannot be sent to another machine: {why}")
     return None
 
 
-def _or_why_not(outcome: Any) -> Any:
-    why = _why_not(outcome)
+def _or_pickling_error(outcome: Any) -> Any:
+    why = _pickling_fault(outcome)
     if why is None:
         return outcome
     return pack_error(TransferError(f"[ray] the output of a task cannot be sent back: {why}"))
 
 
-def _why_not(value: Any) -> str | None:
+def _pickling_fault(value: Any) -> str | None:
     try:
         pack(value)
     except Exception as error:

@@ -32,7 +32,7 @@ from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, 
 
 KEPT_S: Final = 86_400.0
 """Seconds that the file of a dead process is kept for its successor."""
-_MARK: Final = struct.Struct("<qq")
+_SLOT: Final = struct.Struct("<qq")
 
 
 @final
@@ -41,7 +41,7 @@ class InFlightLog:
 
     def __init__(self, lease: str, count: int) -> None:
         self._path = _path(lease)
-        size = _MARK.size * count
+        size = _SLOT.size * count
         self._path.write_bytes(bytes(size))
         with self._path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), size)
@@ -51,12 +51,12 @@ class InFlightLog:
     def begin(self, start: int, stop: int) -> None:
         """Note that the calling thread is about to run the tasks from ``start`` up to ``stop``."""
         slot = self._slots[threading.get_ident()] = self._free.pop()
-        _MARK.pack_into(self._map, slot * _MARK.size, start, stop)
+        _SLOT.pack_into(self._map, slot * _SLOT.size, start, stop)
 
     def end(self) -> None:
         """Note that the calling thread is done with them."""
         slot = self._slots.pop(threading.get_ident())
-        _MARK.pack_into(self._map, slot * _MARK.size, 0, 0)
+        _SLOT.pack_into(self._map, slot * _SLOT.size, 0, 0)
         self._free.append(slot)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def read_in_flight(lease: str) -> list[Range]:
     except FileNotFoundError:
         return []
     _path(lease).unlink()
-    return [(start, stop) for start, stop in _MARK.iter_unpack(found) if start < stop]
+    return [(start, stop) for start, stop in _SLOT.iter_unpack(found) if start < stop]
 
 
 def remove_old_logs() -> None:
@@ -86,22 +86,22 @@ def _path(lease: str) -> Path:
     return Path(tempfile.gettempdir()) / f"accelera-lease-{lease}"
 
 
-def _nothing() -> dict[DeviceKind, int]:
+def _zero_counts() -> dict[DeviceKind, int]:
     return dict.fromkeys(DeviceKind, 0)
 
 
-def _no_time() -> dict[DeviceKind, float]:
+def _zero_seconds() -> dict[DeviceKind, float]:
     return dict.fromkeys(DeviceKind, 0.0)
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _PendingPart:
     done: Done = field(default_factory=list)
     retried: list[tuple[int, PickledError]] = field(default_factory=list)
     splits: list[DeviceIncident] = field(default_factory=list)
     fallbacks: list[DeviceIncident] = field(default_factory=list)
-    tasks: dict[DeviceKind, int] = field(default_factory=_nothing)
-    busy_s: dict[DeviceKind, float] = field(default_factory=_no_time)
+    tasks: dict[DeviceKind, int] = field(default_factory=_zero_counts)
+    busy_s: dict[DeviceKind, float] = field(default_factory=_zero_seconds)
 
     def __bool__(self) -> bool:
         return bool(self.done or self.retried or self.splits or self.fallbacks)
@@ -125,7 +125,7 @@ class ResultBuffer(Observer):
         self._apart = apart
         self._workers = workers
         self._gpu = gpu
-        self._gathered = _Gathered()
+        self._pending = _PendingPart()
         self._at: dict[int, tuple[DeviceKind, float]] = {}
         self._lock = threading.Lock()
 
@@ -143,8 +143,8 @@ class ResultBuffer(Observer):
     def put(self, start: int, outcomes: Sequence[Any]) -> None:
         """Take the outcomes of the tasks from index ``start`` on, from the thread that ran them."""
         with self._lock:
-            self._gathered.tasks[self._count_time()] += len(outcomes)
-            done = self._gathered.done
+            self._pending.tasks[self._count_time()] += len(outcomes)
+            done = self._pending.done
             if self._apart:
                 done += [(start + position, [each]) for position, each in enumerate(outcomes)]
             elif done and done[-1][0] + len(done[-1][1]) == start:
@@ -156,30 +156,30 @@ class ResultBuffer(Observer):
         """Take note of an attempt that is followed by another."""
         raised = pack_error(error)
         with self._lock:
-            self._gathered.retried.append((index, raised))
+            self._pending.retried.append((index, raised))
 
     def on_split(self, device: str, task_count: int, error: BaseException) -> None:
         """Take note that so many tasks at once did not fit the GPU."""
         raised = pack_error(error)
         with self._lock:
-            self._gathered.splits.append((task_count, raised))
+            self._pending.splits.append((task_count, raised))
 
     def on_fallback(self, device: str, task_count: int, error: BaseException) -> None:
         """Take note that so many tasks went from the GPU to the processors."""
         raised = pack_error(error)
         with self._lock:
-            self._gathered.fallbacks.append((task_count, raised))
+            self._pending.fallbacks.append((task_count, raised))
 
     def part(self, *, last: bool) -> LeasePart | None:
         """Return what there is since the last part; None when that is nothing."""
         with self._lock:
-            if not self._gathered:
+            if not self._pending:
                 return None
-            found, self._gathered = self._gathered, _Gathered()
+            found, self._pending = self._pending, _PendingPart()
         seconds = found.busy_s[DeviceKind.CPU] / self._workers
         return LeasePart(pack_outcomes(found.done), seconds, found.retried, last, self._on_gpu(found))
 
-    def _on_gpu(self, found: _Gathered) -> GpuReport | None:
+    def _on_gpu(self, found: _PendingPart) -> GpuReport | None:
         if self._gpu is None:
             return None
         tasks, seconds = found.tasks[DeviceKind.GPU], found.busy_s[DeviceKind.GPU]
@@ -189,7 +189,7 @@ class ResultBuffer(Observer):
         """Add the calling thread's time so far to that of its side, and return the side."""
         thread, now_s = threading.get_ident(), time.perf_counter()
         side, since_s = self._at[thread]
-        self._gathered.busy_s[side] += now_s - since_s
+        self._pending.busy_s[side] += now_s - since_s
         self._at[thread] = side, now_s
         return side
 
@@ -197,7 +197,7 @@ class ResultBuffer(Observer):
 PART_S = 0.1
 """Seconds between two parts."""
 LOOK_AGAIN_S = 2e-3
-"""A side that leaves the last tasks to the other looks so often whether they are being done."""
+"""Polling period of a side that leaves the last tasks to the other side."""
 
 Permits = Mapping[DeviceKind, threading.Semaphore]
 
@@ -206,8 +206,8 @@ Permits = Mapping[DeviceKind, threading.Semaphore]
 class LeaseQueue(TaskQueue):
     """The tasks of one lease, for the lanes of its node.
 
-    When its time is over nobody takes what nobody had; what a GPU failed at for good meanwhile is still the
-    processors', so that every lease gets something done.
+    After the time limit no new tasks are taken; the processors still do the tasks that a GPU failed at
+    permanently, so that every lease makes progress.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class LeaseQueue(TaskQueue):
         )
         self._left = len(self._tasks)
         """Number of tasks that are to come to an end here, and have not."""
-        self._holds: dict[int, DeviceKind] = {}
+        self._side_of_thread: dict[int, DeviceKind] = {}
         self._until_s: float | None = None
         self._late = False
         self._stopped = False
@@ -268,14 +268,14 @@ class LeaseQueue(TaskQueue):
 
     def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
         """Return up to ``count`` tasks; None when there are no more, or the time is over."""
-        self._put_down()
-        while not self._has_ended():
+        self._release_range()
+        while not self._is_drained():
             if not self._permits[side].acquire(timeout=PART_S):
                 continue
             with self._turn:
                 offer = self._offer(side, count)
                 if offer.found is not None:
-                    return self._begun(side, *offer.found)
+                    return self._begin_range(side, *offer.found)
                 self._permits[side].release()
                 if not (offer.more and wait):
                     return None
@@ -288,9 +288,9 @@ class LeaseQueue(TaskQueue):
             self.telemetry.count_tasks(device, len(outputs))
         self._results.put(start, outputs)
         with self._turn:
-            proven = self._proven(start, len(outputs))
+            proven = self._confirmed_suspicions(start, len(outputs))
             self._settle(len(outputs))
-        self._blame(proven)
+        self._report_faults(proven)
 
     def fail(self, index: int, error: BaseException, device: str) -> None:
         """Keep what the user's function raised for the next part."""
@@ -305,19 +305,19 @@ class LeaseQueue(TaskQueue):
             if self._late or self._stopped:
                 self._settle(len(piece.tasks))
             else:
-                self._dispatcher.back(threading.get_ident(), *self._within(piece))
+                self._dispatcher.requeue(threading.get_ident(), *self._local_range(piece))
                 self._turn.notify_all()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
         """Let the processors take whatever they ask for; the calling thread has nothing in hand."""
-        self._put_down()
+        self._release_range()
         with self._turn:
             self._dispatcher.give_up_gpu()
             self._turn.notify_all()
 
-    def break_down(self, error: BaseException) -> None:
-        """End the lease with ``error``, which ended what the calling thread was at."""
-        self._put_down()
+    def abort(self, error: BaseException) -> None:
+        """End the lease with ``error``, raised by the calling thread's range."""
+        self._release_range()
         with self._turn:
             self._error = error
         self.stop()
@@ -329,7 +329,7 @@ class LeaseQueue(TaskQueue):
             self._turn.notify_all()
 
     def end(self) -> None:
-        """Tell that no thread is at it any more, and that its marks are gone."""
+        """Note that no thread works on the lease any more, and remove its log."""
         try:
             self._in_flight.close()
         finally:
@@ -349,19 +349,19 @@ class LeaseQueue(TaskQueue):
         if self._error is not None:
             raise self._error
 
-    def _put_back_for_cpu(
+    def _requeue_for_cpu(
         self,
         piece: TaskRange,
         failure: tuple[str, Exception],
         suspicion: Suspicion | None,
         *,
-        for_good: bool,
+        permanent: bool,
     ) -> int:
-        if self._stopped or (self._late and not for_good):
+        if self._stopped or (self._late and not permanent):
             self._settle(len(piece.tasks))
         else:
             taker = threading.get_ident()
-            self._dispatcher.back(taker, *self._within(piece), left=True, for_good=for_good)
+            self._dispatcher.requeue(taker, *self._local_range(piece), left=True, permanent=permanent)
             if suspicion is not None:
                 self._attribution.hold(piece.start, piece.stop, suspicion)
         return len(piece.tasks)
@@ -369,23 +369,23 @@ class LeaseQueue(TaskQueue):
     def _is_over(self) -> bool:
         return self._stopped or not self._left
 
-    def _has_ended(self) -> bool:
-        """Whether no thread will find anything to take any more."""
+    def _is_drained(self) -> bool:
+        """Return whether no thread will find a task to take any more."""
         with self._turn:
-            self._end_in_time()
+            self._apply_time_limit()
             return self._is_over() or not (self.shared or len(self._dispatcher.pending))
 
-    def _end_in_time(self) -> None:
-        """When the time is over, leave what nobody has taken to the scheduler."""
+    def _apply_time_limit(self) -> None:
+        """Once the time limit is over, leave the tasks not taken to the scheduler."""
         if self._late or self._until_s is None or time.monotonic() < self._until_s:
             return
         self._late = True
-        anybodys = DeviceKind.GPU if self.shared else DeviceKind.CPU
-        while (found := self._dispatcher.pending.take(anybodys, len(self._tasks))) is not None:
+        side = DeviceKind.GPU if self.shared else DeviceKind.CPU
+        while (found := self._dispatcher.pending.take(side, len(self._tasks))) is not None:
             self._settle(found[1] - found[0])
 
     def _offer(self, side: DeviceKind, count: int) -> Offer:
-        self._end_in_time()
+        self._apply_time_limit()
         if self._stopped:
             return Offer(None, more=False, held=False)
         count = 1 if self._lease.alone else count
@@ -393,20 +393,20 @@ class LeaseQueue(TaskQueue):
         offer = self._dispatcher.offer(side, taker, count, self._left, now_s, lambda index: False)
         return offer if self.shared else offer._replace(more=False)
 
-    def _begun(self, side: DeviceKind, start: int, stop: int) -> TaskRange:
-        """Return what the calling thread has taken, noted as under way."""
+    def _begin_range(self, side: DeviceKind, start: int, stop: int) -> TaskRange:
+        """Return the range that the calling thread has taken, logged as in flight."""
         if self._until_s is None:
             self._until_s = time.monotonic() + self._lease.limit_s
         piece = TaskRange(self._lease.start + start, self._tasks[start:stop])
         self._in_flight.begin(piece.start, piece.stop)
-        self._holds[threading.get_ident()] = side
+        self._side_of_thread[threading.get_ident()] = side
         self._results.begin(side)
         return piece
 
-    def _put_down(self) -> None:
-        """Let go of what the calling thread was at."""
+    def _release_range(self) -> None:
+        """End the calling thread's range, and release its permit."""
         with self._turn:
-            side = self._holds.pop(threading.get_ident(), None)
+            side = self._side_of_thread.pop(threading.get_ident(), None)
             if side is None:
                 return
             self._results.end()
@@ -418,5 +418,5 @@ class LeaseQueue(TaskQueue):
         if self._left <= 0:
             self._turn.notify_all()
 
-    def _within(self, piece: TaskRange) -> tuple[int, int]:
+    def _local_range(self, piece: TaskRange) -> tuple[int, int]:
         return piece.start - self._lease.start, piece.stop - self._lease.start

@@ -23,14 +23,14 @@ from accelera.execution.tasks.queue import DeviceKind
 from accelera.execution.tasks.run import in_context
 
 PATIENCE: Final = 100
-"""A side that gets nothing is tried again when the other has worked as long as so many of its tasks take."""
+"""An idle side is tried again after the other side has worked for the time of so many tasks."""
 
 
 @final
 class LearnedRates:
-    """What the lease before has shown, for the next one. May be used by several threads.
+    """Rates of both sides learned from earlier leases. Thread-safe.
 
-    The first lease shows nothing: what is paid once, such as loading a library, is in it.
+    The first lease does not count: it contains one-time costs such as loading a library.
 
     Parameters
     ----------
@@ -96,20 +96,20 @@ class Agent:
         remove_old_logs()
         self._workers = workers
         self._permits = {DeviceKind.CPU: threading.Semaphore(workers), DeviceKind.GPU: threading.Semaphore(1)}
-        self._lane, self._alone = _lane(workers), _lane(1)
+        self._lane, self._single_lane = _lane(workers), _lane(1)
         self._gpu = None if gpu is None else DeviceLane(gpu, getattr(gpu, "name", "gpu"))
         self._gpu_threads = ThreadPoolExecutor(LEASES, "accelera-gpu")
-        """They stay: torch keeps the memory that it takes on a device for each of them apart."""
-        self._known: LruDict[Any, _ShippedFunction] = LruDict(SHIPPED_KEPT)
+        """The threads stay alive: torch keeps a separate memory cache on a device for each of them."""
+        self._functions: LruDict[Any, _ShippedFunction] = LruDict(SHIPPED_KEPT)
         self._leases: dict[str, LeaseQueue] = {}
 
-    def hello(self) -> dict[str, str]:
+    def versions(self) -> dict[str, str]:
         """Return the versions that run here."""
         return {"Python": platform.python_version(), "Accelera": accelera.__version__}
 
     def run(self, lease: Lease) -> Iterator[LeasePart]:
         """Yield what is done of ``lease``."""
-        known = self._looked_up(lease.function)
+        known = self._load_function(lease.function)
         gpu = self._gpu if lease.gpu and not lease.alone else None
         name, pace = (None, None) if gpu is None else (gpu.name, known.learned.pace)
         queue = LeaseQueue(lease, known.function, self._workers, self._permits, name, pace)
@@ -140,36 +140,36 @@ class Agent:
 
     def _begin(self, queue: LeaseQueue, lease: Lease, gpu: Lane | None) -> None:
         if lease.short and gpu is None:
-            _carry_out(queue, self._alone)
+            _carry_out(queue, self._single_lane)
             return
-        cpu = self._alone if lease.alone else self._lane
+        cpu = self._single_lane if lease.alone else self._lane
         beside = None
         if gpu is not None:
             work = in_context(queue, functools.partial(gpu.work, queue, caller=True))
             beside = self._gpu_threads.submit(work)
         threading.Thread(target=_carry_out, args=(queue, cpu, beside), daemon=True).start()
 
-    def _looked_up(self, reference: Any) -> _ShippedFunction:
+    def _load_function(self, reference: Any) -> _ShippedFunction:
         """Return the function; it is shipped once, however many leases name it."""
-        return self._known.get_or_make(
+        return self._functions.get_or_make(
             reference,
             lambda: _ShippedFunction(unpack(self.fetch(reference)), LearnedRates(self._workers)),
         )
 
 
 def _lane(workers: int) -> Lane:
-    """Return threads for which whatever a task raises, ``SystemExit`` too, is that task's failure."""
+    """Return a lane of threads that catches whatever a task raises, ``SystemExit`` too, as its failure."""
     lane = ThreadsExecutor(workers)
     lane.caught = BaseException
     return lane
 
 
 def _carry_out(queue: LeaseQueue, cpu: Lane, gpu: Future[None] | None = None) -> None:
-    """Carry a lease out beside what may be done of it on a GPU; end it when neither finds anything more."""
+    """Run a lease on the processors, beside a GPU if there is one; end it when both find no more tasks."""
     try:
         cpu.work(queue, caller=True)
     except BaseException as error:
-        queue.break_down(error)
+        queue.abort(error)
     finally:
         if gpu is not None and not gpu.cancel():
             gpu.result()

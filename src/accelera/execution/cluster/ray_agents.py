@@ -18,15 +18,15 @@ from accelera.execution.cluster.ray_connection import (
     check_amounts,
     check_versions,
     closed_error,
+    import_ray,
     own_versions,
-    plain,
-    the_ray,
+    without_auto_init,
 )
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at which nodes there are."""
+"""Period of refreshing the list of nodes, in seconds."""
 GROUPS: Final = {"leases": 2, "control": 1}
-"""Leases that an agent has at once; what controls it is heard meanwhile."""
+"""Concurrency groups of an agent: two leases at once, and control calls beside them."""
 
 _LOGGER = logging.getLogger("accelera.execution")
 
@@ -47,20 +47,20 @@ class RayAgent(Agent):
     def __init__(self, workers: int, uses_gpu: bool = False, device: str | None = None) -> None:
         super().__init__(workers, node_gpu(device) if uses_gpu else None)
 
-    def hello(self) -> dict[str, str]:
+    def versions(self) -> dict[str, str]:
         """Return the versions that run here."""
-        return {"Ray": the_ray().__version__, **super().hello()}
+        return {"Ray": import_ray().__version__, **super().versions()}
 
     def fetch(self, reference: Any) -> bytes:
         """Return what ``RayCluster.put`` kept."""
-        found: bytes = the_ray().get(reference)
+        found: bytes = import_ray().get(reference)
         return found
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AgentResources:
-    """What every agent takes of its node."""
+    """Resources that every agent reserves on its node."""
 
     num_cpus: int | None = None
     """Processors to reserve, which is also the number of tasks at once; None: all are used, none reserved."""
@@ -96,7 +96,7 @@ class AgentResources:
         return {name: amount for name, amount in asked.items() if amount}
 
     def fits(self, has: dict[str, float]) -> bool:
-        """Whether a node with such resources takes part."""
+        """Return whether a node with the resources ``has`` takes part."""
         return all(has.get(name, 0.0) >= amount for name, amount in self.asked.items())
 
 
@@ -110,8 +110,8 @@ class StartedAgent:
     workers: int
     memory: int
     """Bytes reserved; 0: none."""
-    hello: Any
-    """What answers when it is ready; None when it has."""
+    pending_versions: Any
+    """Reference to its versions, pending until it is ready; None once they were checked."""
     killed: bool = False
     """Whether we killed it."""
     replacement: Any = None
@@ -126,8 +126,8 @@ class RayAgents:
         self._ray = ray
         self._wanted = wanted
         self._agents: dict[str, StartedAgent] = {}
-        self._useless: dict[str, ClusterError] = {}
-        self._looked_s = 0.0
+        self._rejected: dict[str, ClusterError] = {}
+        self._refreshed_s = 0.0
         self._closed = False
         self._memory: dict[str, int] = {}
         self._actor = ray.remote(concurrency_groups=GROUPS)(RayAgent)
@@ -138,15 +138,15 @@ class RayAgents:
         with self._lock:
             if self._closed:
                 raise closed_error()
-            if time.monotonic() - self._looked_s > LOOK_S:
-                self._look()
-            for agent in [each for each in self._agents.values() if each.hello is not None]:
-                self._greet(agent)
+            if time.monotonic() - self._refreshed_s > LOOK_S:
+                self._refresh_nodes()
+            for agent in [each for each in self._agents.values() if each.pending_versions is not None]:
+                self._check_started(agent)
             if not self._agents:
-                self._look()
+                self._refresh_nodes()
             if not self._agents:
-                raise self._nobody()
-            return [agent.node for agent in self._agents.values() if agent.hello is None]
+                raise self._no_agent_error()
+            return [agent.node for agent in self._agents.values() if agent.pending_versions is None]
 
     def of(self, node: Node) -> StartedAgent | None:
         """Return the agent on ``node``; None when it is gone."""
@@ -157,7 +157,7 @@ class RayAgents:
         with self._lock:
             if self._agents.get(agent.node.id) is agent:
                 del self._agents[agent.node.id]
-                self._looked_s = 0.0
+                self._refreshed_s = 0.0
 
     def replacement(self, agent: StartedAgent, *, out_of_memory: bool = False) -> Any:
         """Return the actor in the place of a dead agent; None after ``close``, or nobody would end that one.
@@ -188,18 +188,18 @@ class RayAgents:
         for agent in agents:
             self._ray.kill(agent.actor)
 
-    def _look(self) -> None:
+    def _refresh_nodes(self) -> None:
         alive = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"]}
         for gone in self._agents.keys() - alive.keys():
             del self._agents[gone]
-        for node_id in alive.keys() - self._agents.keys() - self._useless.keys():
+        for node_id in alive.keys() - self._agents.keys() - self._rejected.keys():
             found = alive[node_id]
             if self._wanted.fits(found["Resources"]):
                 self._memory[node_id] = int(found["Resources"].get("memory", 0))
                 cpus = self._wanted.num_cpus or int(found["Resources"]["CPU"])
                 node = Node(node_id, f"ray:{found['NodeManagerAddress']}/{node_id[:6]}", cpus)
                 self._agents[node_id] = self._start(node, cpus, 0)
-        self._looked_s = time.monotonic()
+        self._refreshed_s = time.monotonic()
 
     def _start(self, node: Node, workers: int, memory: int) -> StartedAgent:
         on_node = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
@@ -212,40 +212,46 @@ class RayAgents:
             max_task_retries=0,
             scheduling_strategy=on_node,
         ).remote(workers, self._wanted.uses_gpu, self._wanted.device)
-        hello = actor.hello.options(concurrency_group="control").remote()
-        return StartedAgent(node, actor, workers, memory, hello)
+        pending_versions = actor.versions.options(concurrency_group="control").remote()
+        return StartedAgent(node, actor, workers, memory, pending_versions)
 
-    def _greet(self, agent: StartedAgent) -> None:
-        """Find out whether an agent has come up, and whether it is of use."""
-        ready, _ = plain(self._ray.wait)([agent.hello], timeout=0)
+    def _check_started(self, agent: StartedAgent) -> None:
+        """Check without waiting whether an agent has started, and whether its versions match."""
+        ready, _ = without_auto_init(self._ray.wait)([agent.pending_versions], timeout=0)
         if not ready:
             return
         try:
-            check_versions(plain(self._ray.get)(agent.hello), own_versions(self._ray), agent.node.name)
+            check_versions(
+                without_auto_init(self._ray.get)(agent.pending_versions),
+                own_versions(self._ray),
+                agent.node.name,
+            )
         except ClusterError as error:
-            self._drop(agent, error)
+            self._reject(agent, error)
         except self._ray.exceptions.RayError as error:
             self.forget(agent)
             if getattr(error, "actor_init_failed", True):
-                self._drop(agent, ClusterError(f"[ray] {agent.node.name} could not start an agent: {error}"))
+                self._reject(
+                    agent, ClusterError(f"[ray] {agent.node.name} could not start an agent: {error}")
+                )
         else:
-            agent.hello = None
+            agent.pending_versions = None
 
-    def _drop(self, agent: StartedAgent, error: ClusterError) -> None:
+    def _reject(self, agent: StartedAgent, error: ClusterError) -> None:
         _LOGGER.warning("%s takes no part: %s", agent.node.name, error)
-        self._useless[agent.node.id] = error
+        self._rejected[agent.node.id] = error
         self.forget(agent)
         self._ray.kill(agent.actor)
 
-    def _nobody(self) -> ClusterError:
-        reasons = [str(error) for error in self._useless.values()]
+    def _no_agent_error(self) -> ClusterError:
+        reasons = [str(error) for error in self._rejected.values()]
         has = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
         if not reasons:
-            reasons = [_too_much(self._wanted.asked, has)]
+            reasons = [_missing_resources(self._wanted.asked, has)]
         return ClusterError("; ".join(reasons))
 
 
-def _too_much(asked: Mapping[str, float], has: Sequence[Mapping[str, float]]) -> str:
+def _missing_resources(asked: Mapping[str, float], has: Sequence[Mapping[str, float]]) -> str:
     wanted = ", ".join(f"{amount:g} {name}" for name, amount in asked.items())
     nodes = "; ".join(", ".join(f"{each.get(name, 0):g} {name}" for name in asked) for each in has)
     return (

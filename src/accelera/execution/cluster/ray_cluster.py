@@ -25,8 +25,8 @@ from accelera.execution.cluster.ray_connection import (
     check_connected,
     closed_error,
     connect,
-    plain,
-    the_ray,
+    import_ray,
+    without_auto_init,
 )
 from accelera.execution.executors.lanes import Closeable
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(eq=False, slots=True)
-class _Sent:
-    """A lease that an agent has."""
+class _SubmittedLease:
+    """A lease submitted to an agent."""
 
     agent: StartedAgent | None
     lease: Lease
     awaited: Any
-    """What is ready when there is news: the stream of parts, or what was under way when the agent died."""
+    """Ray reference to wait for: the stream of parts, or the tasks in flight when the agent died."""
     over: LeaseLost | LeaseEnded | None = None
     """Set when the agent is dead, or there was none."""
 
@@ -91,11 +91,11 @@ class RayCluster(Closeable):
         wanted = AgentResources(num_cpus, num_gpus, {} if resources is None else resources, device)
         self.node_device = device if wanted.uses_gpu else "cpu"
         """Name of what nodes compute on; None: the first GPU that is reserved, if any."""
-        self._ray = the_ray()
+        self._ray = import_ray()
         self._connected = connect(self._ray, address)
         self._agents = RayAgents(self._ray, wanted)
         self._connection = UseCount()
-        self._cut_off: Sequence[_Sent] = ()
+        self._disconnected: Sequence[_SubmittedLease] = ()
         """Kept, as Ray ends a process that drops a stream of parts while the connection is being closed."""
         self._closed = False
 
@@ -115,30 +115,32 @@ class RayCluster(Closeable):
         """Give ``node`` a lease; Ray never begins it again."""
         agent = self._agents.of(node)
         if agent is None:
-            return _Sent(None, lease, None, LeaseEnded())
+            return _SubmittedLease(None, lease, None, LeaseEnded())
         with self._connection.using():
             check_connected(self._ray)
-            return self._sent(agent, lease)
+            return self._submit_to(agent, lease)
 
-    def _sent(self, agent: StartedAgent, lease: Lease) -> _Sent:
+    def _submit_to(self, agent: StartedAgent, lease: Lease) -> _SubmittedLease:
         run = agent.actor.run.options(num_returns="streaming", concurrency_group="leases", max_task_retries=0)
-        return _Sent(agent, lease, run.remote(lease))
+        return _SubmittedLease(agent, lease, run.remote(lease))
 
     def wait_any(self, handles: Sequence[Handle], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
         """Return what has come of some of the leases; nothing when the time is over."""
-        sent = [each for each in handles if isinstance(each, _Sent)]
+        sent = [each for each in handles if isinstance(each, _SubmittedLease)]
         try:
             with self._connection.using():
-                heard = self._heard(sent, timeout_s) if self._ray.is_initialized() else ()
+                heard = self._collect_events(sent, timeout_s) if self._ray.is_initialized() else ()
         except (self._ray.exceptions.RayError, SystemExit):  # which Ray raises in threads of whoever lets go
             if self._ray.is_initialized():
                 raise
         if self._ray.is_initialized():
             return heard
-        self._cut_off = (*self._cut_off, *sent)
+        self._disconnected = (*self._disconnected, *sent)
         return [(each, LeaseLost(Cause.NODE, "the connection to the cluster was closed")) for each in sent]
 
-    def _heard(self, sent: Sequence[_Sent], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
+    def _collect_events(
+        self, sent: Sequence[_SubmittedLease], timeout_s: float
+    ) -> Sequence[tuple[Handle, Event]]:
         gone: list[tuple[Handle, Event]] = [
             (each, each.over) for each in sent if each.awaited is None and each.over is not None
         ]
@@ -146,7 +148,7 @@ class RayCluster(Closeable):
             time.sleep(0 if gone else timeout_s)
             return gone
         awaited = list(dict.fromkeys(each.awaited for each in sent))
-        wait = plain(self._ray.wait)
+        wait = without_auto_init(self._ray.wait)
         ready, others = wait(awaited, num_returns=1, timeout=timeout_s)
         if ready and others:
             ready += wait(others, num_returns=len(others), timeout=0)[0]
@@ -157,14 +159,14 @@ class RayCluster(Closeable):
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Begin no further task of a lease; with ``force`` kill the agent that works on it."""
-        assert isinstance(handle, _Sent), "a handle of this cluster"
+        assert isinstance(handle, _SubmittedLease), "a handle of this cluster"
         if handle.agent is None or handle.over is not None:
             return
         with self._connection.using():
             if self._ray.is_initialized():
-                self._end(handle.agent, handle.lease, force=force)
+                self._stop_lease(handle.agent, handle.lease, force=force)
 
-    def _end(self, agent: StartedAgent, lease: Lease, *, force: bool) -> None:
+    def _stop_lease(self, agent: StartedAgent, lease: Lease, *, force: bool) -> None:
         if force:
             agent.killed = True
             self._ray.kill(agent.actor)
@@ -265,22 +267,22 @@ class RayCluster(Closeable):
             raise closed_error()
         check_connected(self._ray)
 
-    def _event(self, sent: _Sent) -> Event | None:
-        """Return the news of a lease that has some; None when more has to be waited for."""
+    def _event(self, sent: _SubmittedLease) -> Event | None:
+        """Return the next event of a lease whose reference is ready; None when there is more to wait for."""
         if isinstance(sent.over, LeaseLost):
             return self._with_in_flight(sent, sent.over)
         try:
-            event: Event = plain(self._ray.get)(next(sent.awaited))
+            event: Event = without_auto_init(self._ray.get)(next(sent.awaited))
             return event
         except StopIteration:
             return LeaseEnded()
         except self._ray.exceptions.RayTaskError as error:
             return LeaseBroken(error.cause or error)
         except self._ray.exceptions.RayError as error:
-            return self._examined(sent, error)
+            return self._diagnose(sent, error)
 
-    def _examined(self, sent: _Sent, error: Exception) -> Event | None:
-        """Find out why a lease was lost, and what was under way; the node's next agent knows."""
+    def _diagnose(self, sent: _SubmittedLease, error: Exception) -> Event | None:
+        """Return why a lease was lost, or None after asking the node's new agent for the tasks in flight."""
         agent = sent.agent
         if not self._ray.is_initialized():
             return None
@@ -297,7 +299,7 @@ class RayCluster(Closeable):
         return None
 
     def _ask_in_flight(self, agent: StartedAgent, lease: Lease, *, out_of_memory: bool = False) -> Any:
-        """Return what answers with what was under way of a lease when its agent died; None: nobody will."""
+        """Return a reference to the tasks in flight when a lease's agent died; None if nobody can answer."""
         replacement = self._agents.replacement(agent, out_of_memory=out_of_memory)
         return (
             None
@@ -305,8 +307,8 @@ class RayCluster(Closeable):
             else replacement.in_flight_of.options(concurrency_group="control").remote(lease.id)
         )
 
-    def _with_in_flight(self, sent: _Sent, lost: LeaseLost) -> LeaseLost:
+    def _with_in_flight(self, sent: _SubmittedLease, lost: LeaseLost) -> LeaseLost:
         try:
-            return lost._replace(under_way=tuple(plain(self._ray.get)(sent.awaited)))
+            return lost._replace(under_way=tuple(without_auto_init(self._ray.get)(sent.awaited)))
         except self._ray.exceptions.RayError:
             return lost._replace(cause=Cause.NODE)

@@ -64,7 +64,7 @@ class UseCount:
             yield
 
 
-KNOCK_S: Final = 5.0
+PROBE_S: Final = 5.0
 """Seconds within which a cluster must answer."""
 START: Final = (
     "nothing is started by itself: run `ray start --head` here, enough for this machine alone, and"
@@ -73,7 +73,7 @@ START: Final = (
 )
 
 
-def the_ray() -> Any:
+def import_ray() -> Any:
     """Return the module ``ray``.
 
     Raises
@@ -104,10 +104,10 @@ def connect(ray: Any, address: str | None) -> bool:
         return False
     where = "on this machine, and RAY_ADDRESS names none"
     try:
-        found = _looked_up(ray, address)
+        found = _resolve_address(ray, address)
         where = f"at {found}"
         _check_form(found, "RAY_ADDRESS")
-        _knock(ray, found)
+        _probe_address(ray, found)
         ray.init(address=address or "auto", logging_level="warning")
     except ClusterError:
         raise
@@ -118,7 +118,7 @@ def connect(ray: Any, address: str | None) -> bool:
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
-        raise ClusterError(f"[ray] {error}\n{_SAME}") from error
+        raise ClusterError(f"[ray] {error}\n{_SAME_VERSIONS}") from error
     return True
 
 
@@ -130,8 +130,8 @@ def check_connected(ray: Any) -> None:
         )
 
 
-def plain(function: Any) -> Any:
-    """Return a function of Ray that raises where there is no connection, instead of making one by itself."""
+def without_auto_init(function: Any) -> Any:
+    """Return a function of Ray without its auto-init wrapper: unconnected, it raises and does not connect."""
     return getattr(function, "__wrapped__", function)
 
 
@@ -142,7 +142,7 @@ def closed_error() -> ClusterError:
     )
 
 
-def _looked_up(ray: Any, address: str | None) -> str:
+def _resolve_address(ray: Any, address: str | None) -> str:
     """Return where Ray will look for a cluster; raises ``OSError`` when there is nothing to look for."""
     if address not in (None, "auto"):
         return str(address)
@@ -168,7 +168,7 @@ def _check_form(address: Any, name: str) -> None:
         )
 
 
-def _knock(ray: Any, address: str) -> None:
+def _probe_address(ray: Any, address: str) -> None:
     """Raise ``OSError`` when nobody listens at ``address``, ``ValueError`` when it is none.
 
     Ray itself takes minutes to say so, and would start a cluster for ``"local"``.
@@ -177,10 +177,12 @@ def _knock(ray: Any, address: str) -> None:
     if found is None:
         raise ValueError(f"{address!r} asks Ray to start a cluster")
     host, _, port = found.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
 
 
-_SAME: Final = "The same Ray and the same Python (first two numbers at least) must run on every machine."
+_SAME_VERSIONS: Final = (
+    "The same Ray and the same Python (first two numbers at least) must run on every machine."
+)
 
 
 def check_versions(theirs: Mapping[str, str], ours: Mapping[str, str], where: str) -> None:
@@ -191,20 +193,21 @@ def check_versions(theirs: Mapping[str, str], ours: Mapping[str, str], where: st
     differ = [
         f"{name} {theirs[name]} (here: {ours[name]})"
         for name in ours
-        if _counting(name, theirs[name]) != _counting(name, ours[name])
+        if _compared_part(name, theirs[name]) != _compared_part(name, ours[name])
     ]
     if differ:
         raise ClusterError(
-            f"[ray] {where} runs {', '.join(differ)}; {_SAME} Install what runs here there, or the other way"
+            f"[ray] {where} runs {', '.join(differ)}; {_SAME_VERSIONS} Install what runs here there, or "
+            "the other way"
         )
 
 
 def own_versions(ray: Any) -> dict[str, str]:
-    """Return the versions that run here, as ``Agent.hello`` tells its own."""
+    """Return the versions that run here, as ``Agent.versions`` tells its own."""
     return {"Ray": ray.__version__, "Python": platform.python_version(), "Accelera": accelera.__version__}
 
 
-def _counting(name: str, version: str) -> str:
+def _compared_part(name: str, version: str) -> str:
     return ".".join(version.split(".")[:2]) if name == "Python" else version
 
 

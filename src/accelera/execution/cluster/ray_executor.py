@@ -131,7 +131,7 @@ class RayExecutor(Closeable):
             size = self._sizes.get_or_make(name_of(queue.function), LeaseSize)
             LeaseScheduler(self.cluster, queue, self._ship(queue.function), size).run()
         except Exception as error:
-            queue.break_down(error)
+            queue.abort(error)
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         """Return what stands for ``function`` in the cluster."""
@@ -178,7 +178,7 @@ class LaneExecutor(Executor):
 
     def abandon(self) -> None:
         """Take no more calls, end those under way, and return when nobody is at one any more."""
-        self._calls.break_down(CancelledError("[ray] the calls were abandoned"))
+        self._calls.abort(CancelledError("[ray] the calls were abandoned"))
         self._thread.join()
 
 
@@ -292,7 +292,7 @@ class CallQueue(TaskQueue):
             self._put_back(piece)
             self._turn.notify_all()
 
-    def break_down(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Fail every call that is not over."""
         with self._turn:
             self._broken = error
@@ -311,13 +311,13 @@ class CallQueue(TaskQueue):
         self._waiting.appendleft(piece)
         self._remaining += len(piece.tasks)
 
-    def _put_back_for_cpu(
+    def _requeue_for_cpu(
         self,
         piece: TaskRange,
         failure: tuple[str, Exception],
         suspicion: Suspicion | None,
         *,
-        for_good: bool,
+        permanent: bool,
     ) -> int:
         """Put calls back that the GPU of a node failed at; none counts as fallen back: no side was chosen."""
         self._put_back(piece)

@@ -24,7 +24,7 @@ from accelera.execution.cluster.contract import (
     Node,
     Range,
     UnreadableTasksError,
-    first_that_cannot,
+    first_unpicklable,
     node_seconds,
     pack,
     unpack,
@@ -62,7 +62,7 @@ class LeaseSize:
         self._speeds: dict[str, float] = {}
 
     def knows(self, node: Node) -> bool:
-        """Whether the function's speed on ``node`` has been seen."""
+        """Return whether the function's speed on ``node`` has been seen."""
         return node.id in self._speeds
 
     def next(self, node: Node, nodes: Sequence[Node], remaining: int) -> int:
@@ -75,12 +75,12 @@ class LeaseSize:
             guided = min(max(guided, least), int(MOST_S * speed))
         return max(guided, min(node.cpus, math.ceil(share)), 1)
 
-    def is_ahead(self, node: Node, nodes: Sequence[Node], remaining: int) -> bool:
-        """Whether so much remains that ``node`` may have a second lease waiting while it is at the first."""
+    def may_queue_second(self, node: Node, nodes: Sequence[Node], remaining: int) -> bool:
+        """Return whether enough tasks remain to queue a second lease on ``node`` while the first one runs."""
         return self.knows(node) and self.next(node, nodes, remaining) > 2 * LEAST_S * self._speeds[node.id]
 
     def is_short(self, node: Node, task_count: int) -> bool:
-        """Whether one thread of ``node`` does so many tasks sooner than several could share them."""
+        """Return whether so few tasks are done sooner by one thread of ``node`` than by several."""
         return self.knows(node) and task_count < SHORT_S * self._speeds[node.id] / node.cpus
 
     def limit_s(self, node: Node) -> float:
@@ -106,10 +106,10 @@ STRIKES: Final = 2
 
 @final
 class PoisonQuarantine:
-    """Poison tasks: which one killed a process is not known at first, so all in flight have one strike.
+    """Poison tasks: at first it is unknown which task killed a process, so all in flight get one strike.
 
-    They are run again one after the other, each noted before it begins; the one in flight when a process
-    dies then is guilty. Not thread-safe.
+    They are run again one after the other, each logged before it begins; the task in flight when a process
+    dies again is the guilty one. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class PoisonQuarantine:
         self._waiting.append(piece)
 
     def strike(self, under_way: Sequence[Range]) -> list[int]:
-        """Note who was under way when a process died; return the indices that are guilty."""
+        """Give the tasks in flight when a process died a strike; return the indices that are guilty."""
         guilty = []
         for start, stop in under_way:
             self._strikes.update(range(start, stop))
@@ -133,12 +133,12 @@ class PoisonQuarantine:
                 guilty.append(start)
         return guilty
 
-    def is_one(self, start: int, stop: int) -> bool:
-        """Whether any index from ``start`` up to ``stop`` has a strike."""
+    def has_strike(self, start: int, stop: int) -> bool:
+        """Return whether any index from ``start`` up to ``stop`` has a strike."""
         return any(start <= index < stop for index in self._strikes)
 
     def __len__(self) -> int:
-        """How many pieces nobody has taken."""
+        """Return the number of pieces that wait to be run alone."""
         return len(self._waiting)
 
 
@@ -154,13 +154,13 @@ _LOGGER = logging.getLogger("accelera.execution")
 
 @final
 @dataclass(slots=True)
-class _Flight:
-    """A lease on its way."""
+class _LeaseInFlight:
+    """A lease submitted to a node and not ended."""
 
     node: Node
     piece: TaskRange
     left: IndexSet
-    """What has not been brought back."""
+    """Indices without a result so far."""
     alone: bool
 
     def part(self, start: int, stop: int) -> TaskRange:
@@ -185,42 +185,42 @@ class LeaseScheduler:
         self._queue = queue
         self._function = function
         self._size = size
-        self._flights: dict[Handle, _Flight] = {}
-        self._suspects = PoisonQuarantine()
+        self._flights: dict[Handle, _LeaseInFlight] = {}
+        self._quarantine = PoisonQuarantine()
 
     def run(self) -> None:
         """Return when nothing is left for the cluster, or the batch was stopped."""
         try:
             while not self._queue.stopped:
-                self._hand_out()
-                if not self._flights and not self._hand_out_first():
+                self._submit_leases()
+                if not self._flights and not self._submit_first_lease():
                     return
-                self._hear(POLL_S)
+                self._receive_events(POLL_S)
         finally:
-            self._recall()
+            self._cancel_leases()
 
-    def _hand_out(self) -> None:
-        """Give every node that has room a lease, as far as there is something to take now."""
+    def _submit_leases(self) -> None:
+        """Submit a lease to every node that has room, as long as tasks are available without waiting."""
         nodes = self._cluster.nodes()
         for node in nodes:
             busy = [flight for flight in self._flights.values() if flight.node.id == node.id]
-            suspect = None if busy else self._suspects.take()
+            suspect = None if busy else self._quarantine.take()
             if suspect is not None:
                 self._submit(node, suspect, alone=True)
                 continue
             remaining = self._queue.remaining
             if not remaining or any(flight.alone for flight in busy):
                 continue
-            if len(busy) >= (2 if self._size.is_ahead(node, nodes, remaining) else 1):
+            if len(busy) >= (2 if self._size.may_queue_second(node, nodes, remaining) else 1):
                 continue
             piece = self._queue.take(DeviceKind.CPU, self._size.next(node, nodes, remaining), wait=False)
             if piece is not None:
                 self._submit(node, piece)
 
-    def _hand_out_first(self) -> bool:
-        """Wait for something to take and for a node to give it to; return whether there was both."""
+    def _submit_first_lease(self) -> bool:
+        """Wait for a node and for a task to give it; return False when no task is left."""
         nodes = self._awaited_nodes()
-        if self._suspects or not nodes:
+        if self._quarantine or not nodes:
             return True
         count = self._size.next(nodes[0], nodes, self._queue.remaining)
         piece = self._queue.take(DeviceKind.CPU, count)
@@ -241,11 +241,11 @@ class LeaseScheduler:
         return nodes
 
     def _submit(self, node: Node, piece: TaskRange, *, alone: bool = False) -> None:
-        piece = self._fitting(piece)
+        piece = self._limit_bytes(piece)
         try:
             tasks = pack(piece.tasks)
         except Exception:
-            self._refuse(piece, node)
+            self._fail_unpicklable(piece, node)
             return
         count = len(piece.tasks)
         if len(tasks) > LEASE_BYTES and count > 1:
@@ -267,10 +267,10 @@ class LeaseScheduler:
             memory_per_task=self._queue.memory_per_task,
             reruns=self._queue.reruns,
         )
-        flight = _Flight(node, piece, IndexSet((piece.start, piece.stop)), alone)
+        flight = _LeaseInFlight(node, piece, IndexSet((piece.start, piece.stop)), alone)
         self._flights[self._cluster.submit(node, lease)] = flight
 
-    def _fitting(self, piece: TaskRange) -> TaskRange:
+    def _limit_bytes(self, piece: TaskRange) -> TaskRange:
         """Return as much of ``piece`` as is not too many bytes, by its first task; the rest is given back."""
         try:
             count = max(1, LEASE_BYTES // len(pack(piece.tasks[0])))
@@ -281,9 +281,9 @@ class LeaseScheduler:
         self._queue.give_back(piece.part(count, len(piece.tasks)))
         return piece.part(0, count)
 
-    def _refuse(self, piece: TaskRange, node: Node) -> None:
+    def _fail_unpicklable(self, piece: TaskRange, node: Node) -> None:
         """Fail the first task that cannot be sent, and give back the others."""
-        found = first_that_cannot(piece.tasks)
+        found = first_unpicklable(piece.tasks)
         if found is None:
             self._queue.give_back(piece)
             return
@@ -293,24 +293,26 @@ class LeaseScheduler:
             if part.tasks:
                 self._queue.give_back(part)
 
-    def _hear(self, timeout_s: float) -> None:
+    def _receive_events(self, timeout_s: float) -> None:
         for handle, event in self._cluster.wait_any(tuple(self._flights), timeout_s):
             if isinstance(event, LeasePart):
-                self._bring(self._flights[handle], event)
+                self._deliver(self._flights[handle], event)
             if not isinstance(event, LeasePart) or event.last:
                 self._end(self._flights.pop(handle), event)
 
-    def _bring(self, flight: _Flight, part: LeasePart) -> None:
+    def _deliver(self, flight: _LeaseInFlight, part: LeasePart) -> None:
         brought: list[tuple[int, Sequence[Any]]] = []
-        for start, outcomes in self._unpacked(flight, part):
+        for start, outcomes in self._unpack_outcomes(flight, part):
             for low, high in flight.left.remove(start, start + len(outcomes)):
                 brought.append((low, outcomes[low - start : high - start]))
-        self._tell(flight, part, brought)
+        self._count_part(flight, part, brought)
         for low, each in brought:
             self._finish(low, each, flight.node)
 
-    def _tell(self, flight: _Flight, part: LeasePart, brought: Sequence[tuple[int, Sequence[Any]]]) -> None:
-        """Count what is brought next; what failed counts for the node by itself."""
+    def _count_part(
+        self, flight: _LeaseInFlight, part: LeasePart, brought: Sequence[tuple[int, Sequence[Any]]]
+    ) -> None:
+        """Count a part in telemetry before its outcomes are delivered; failed tasks are counted apart."""
         count = sum(len(outcomes) for _, outcomes in brought)
         done = sum(not isinstance(each, PickledError) for _, outcomes in brought for each in outcomes)
         for index, raised in part.retried:
@@ -326,7 +328,7 @@ class LeaseScheduler:
         if part.gpu is not None:
             part.gpu.tell(self._queue.telemetry, flight.node.name, flight.piece.start, on_gpu)
 
-    def _unpacked(self, flight: _Flight, part: LeasePart) -> Iterator[tuple[int, list[Any]]]:
+    def _unpack_outcomes(self, flight: _LeaseInFlight, part: LeasePart) -> Iterator[tuple[int, list[Any]]]:
         """Yield what can be unpickled here; have the tasks of the rest done again one by one, if they may."""
         for start, count, packed in part.outcomes:
             try:
@@ -334,13 +336,13 @@ class LeaseScheduler:
             except Exception as error:
                 for low, high in flight.left.remove(start, start + count):
                     if high - low > 1 and self._queue.reruns:
-                        self._suspects.put(flight.part(low, high))
+                        self._quarantine.put(flight.part(low, high))
                     else:
-                        self._unreadable(low, high, error, flight.node)
+                        self._fail_unreadable(low, high, error, flight.node)
             else:
                 yield start, outcomes
 
-    def _unreadable(self, start: int, stop: int, error: Exception, node: Node) -> None:
+    def _fail_unreadable(self, start: int, stop: int, error: Exception, node: Node) -> None:
         for index in range(start, stop):
             why = TransferError(
                 f"[ray] the output of task {index} cannot be unpickled here"
@@ -361,8 +363,8 @@ class LeaseScheduler:
         if begin < len(outcomes):
             self._queue.finish(start + begin, outcomes[begin:])
 
-    def _end(self, flight: _Flight, event: Event) -> None:
-        """See to what a lease that is over has not brought back."""
+    def _end(self, flight: _LeaseInFlight, event: Event) -> None:
+        """Requeue, quarantine or fail the tasks that an ended lease has no results of."""
         if isinstance(event, LeaseBroken) and isinstance(event.error, UnreadableTasksError):
             self._find_unreadable(flight, event.error)
         elif isinstance(event, LeaseBroken):
@@ -371,20 +373,20 @@ class LeaseScheduler:
                 f" must be installed on every node, in the same versions"
             )
             error.__cause__ = event.error
-            self._queue.break_down(error)
+            self._queue.abort(error)
         if isinstance(event, LeaseLost):
             level = logging.DEBUG if event.cause is Cause.KILLED else logging.WARNING
             facts = flight.node.name, len(flight.left), event.reason
             _LOGGER.log(level, "%s lost a lease with %d tasks left: %s", *facts)
-            self._lost(flight, event)
+            self._handle_loss(flight, event)
         for start, stop in flight.left:
             piece = flight.part(start, stop)
-            if self._suspects.is_one(start, stop):
-                self._suspects.put(piece)
+            if self._quarantine.has_strike(start, stop):
+                self._quarantine.put(piece)
             else:
                 self._queue.give_back(piece)
 
-    def _find_unreadable(self, flight: _Flight, error: UnreadableTasksError) -> None:
+    def _find_unreadable(self, flight: _LeaseInFlight, error: UnreadableTasksError) -> None:
         """Fail a task that its node cannot unpickle; of several find out which."""
         ranges = flight.left.halves()
         for start, stop in ranges:
@@ -392,53 +394,55 @@ class LeaseScheduler:
             if len(ranges) == 1:
                 self._queue.fail(start, error, flight.node.name)
             else:
-                self._suspects.put(flight.part(start, stop))
+                self._quarantine.put(flight.part(start, stop))
 
-    def _lost(self, flight: _Flight, lost: LeaseLost) -> None:
-        """Fail what must not be begun again, and set suspects apart."""
+    def _handle_loss(self, flight: _LeaseInFlight, lost: LeaseLost) -> None:
+        """Fail tasks that must not run twice; quarantine those that may have killed the process."""
         if not self._queue.reruns:
             for start, stop in tuple(flight.left):
                 flight.left.remove(start, stop)
                 for index in range(start, stop):
-                    self._queue.fail(index, _unknown(index, flight.node, lost), flight.node.name)
+                    self._queue.fail(
+                        index, _unknown_outcome_error(index, flight.node, lost), flight.node.name
+                    )
             return
         under_way = [each for start, stop in lost.under_way for each in flight.left.within(start, stop)]
         guessed = not under_way and lost.cause in (Cause.PROCESS, Cause.MEMORY)
         if guessed:
             under_way = flight.left.halves()
         certain = not guessed or len(flight.left) == 1
-        guilty = self._suspects.strike(under_way)
+        guilty = self._quarantine.strike(under_way)
         for index in guilty if certain else ():
             flight.left.remove(index, index + 1)
-            self._queue.fail(index, _poison(index, flight.node, lost), flight.node.name)
+            self._queue.fail(index, _poison_error(index, flight.node, lost), flight.node.name)
         for start, stop in under_way:
             for low, high in flight.left.remove(start, stop):
-                self._suspects.put(flight.part(low, high))
+                self._quarantine.put(flight.part(low, high))
 
-    def _recall(self) -> None:
-        """End what is still under way, when the batch was stopped."""
+    def _cancel_leases(self) -> None:
+        """Cancel the leases in flight, after ``GRACE_S`` by force, and requeue what is left of them."""
         for handle in self._flights:
             self._cluster.cancel(handle)
         until_s = time.monotonic() + GRACE_S
         while self._flights and time.monotonic() < until_s:
-            self._hear(POLL_S)
+            self._receive_events(POLL_S)
         for handle in self._flights:
             self._cluster.cancel(handle, force=True)
         for flight in self._flights.values():
             for start, stop in flight.left:
                 self._queue.give_back(flight.part(start, stop))
-        for piece in iter(self._suspects.take, None):
+        for piece in iter(self._quarantine.take, None):
             self._queue.give_back(piece)
 
 
-def _unknown(index: int, node: Node, lost: LeaseLost) -> UnknownOutcomeError:
+def _unknown_outcome_error(index: int, node: Node, lost: LeaseLost) -> UnknownOutcomeError:
     return UnknownOutcomeError(
         f"[ray] whether task {index} was done is not known: {node.name} was lost ({lost.reason}), and"
         f' rerun="never" lets nothing be begun twice'
     )
 
 
-def _poison(index: int, node: Node, lost: LeaseLost) -> PoisonTaskError:
+def _poison_error(index: int, node: Node, lost: LeaseLost) -> PoisonTaskError:
     what = "ran out of memory and was killed" if lost.cause is Cause.MEMORY else "died"
     return PoisonTaskError(
         f"[ray] task {index}: the process that ran it {what}, twice, the second time with no other task under"

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 LEAST_S: Final = 0.1
 """Seconds that all threads together must have worked before anything is concluded."""
 HELD_SPEEDUP: Final = 1.2
-"""Threads that are not faster than this hold each other up."""
+"""Threads with less speedup than this are taken to contend for the GIL."""
 COMPUTES: Final = 0.1
 """A function that has a core for this part of its time computes; one that has it for less waits."""
 KEPT_S: Final = 5.0
-"""When threads have worked for so long, all counts half from then on."""
+"""After so many seconds of work all earlier measurements count half."""
 TASK_S, BYTE_S = 2e-6, 1e-9
-"""What handing a task to another process takes, and each byte of it and of its output."""
+"""Seconds to hand a task to another process, and per byte of the task and its output."""
 
 
 def transfer_s(task: Any, output: Any) -> float:
@@ -58,7 +58,7 @@ Clocks = tuple[float, float, float]
 
 def clocks() -> Clocks:
     """Return what the calling thread's clocks show."""
-    return time.perf_counter(), time.thread_time(), _ready_s()
+    return time.perf_counter(), time.thread_time(), _runnable_wait_s()
 
 
 def seconds_between(since: Clocks, now: Clocks) -> tuple[float, float]:
@@ -67,10 +67,10 @@ def seconds_between(since: Clocks, now: Clocks) -> tuple[float, float]:
     return max(now[0] - since[0] - (now[2] - since[2]), busy_s), busy_s
 
 
-def _ready_s() -> float:
-    """Return how long the calling thread was ready to run and had no core; 0 where nobody tells.
+def _runnable_wait_s() -> float:
+    """Return the seconds that the calling thread was runnable without a core; 0 except on Linux.
 
-    Linux does, in nanoseconds. A thread that waits for Python's lock is not ready, so the two are told apart
+    A thread that waits for Python's lock is not ready, so the two are told apart
     however busy the machine is.
     """
     try:
@@ -153,7 +153,7 @@ class ScalingProbe:
 
 @final
 class TimedQueue:
-    """A queue that is timed while threads take from it, and that they may leave for processes.
+    """Proxy of a queue that times its threads, and lets them stop early in favour of processes.
 
     Parameters
     ----------
@@ -163,18 +163,18 @@ class TimedQueue:
         Learns how fast it goes.
     threads
         How many share it.
-    leaves
-        Asked before each piece whether the threads should go.
+    should_leave
+        Asked before each piece whether the threads should stop.
     """
 
     def __init__(
-        self, queue: TaskQueue, probe: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
+        self, queue: TaskQueue, probe: ScalingProbe, threads: int, should_leave: Callable[[TimedQueue], bool]
     ) -> None:
         self._queue = queue
         self._probe = probe
         self._threads = threads
-        self._leaves = leaves
-        self._mine = threading.local()
+        self._should_leave = should_leave
+        self._thread_state = threading.local()
         self._sample: tuple[Any, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -187,19 +187,19 @@ class TimedQueue:
         Not so where they wait for a source, or for a caller that takes no outputs: only a batch has neither.
         """
         now = clocks()
-        piece = getattr(self._mine, "piece", None)
+        piece = getattr(self._thread_state, "piece", None)
         if piece is not None:
-            wall_s, busy_s = seconds_between(self._mine.since, now)
+            wall_s, busy_s = seconds_between(self._thread_state.since, now)
             self._probe.together(self._threads, len(piece.tasks), wall_s, busy_s)
-        self._mine.piece = None
-        taken = None if self._leaves(self) else self._queue.take(side, count, wait=wait)
-        self._mine.piece = taken
-        self._mine.since = now if isinstance(self._queue, Batch) else clocks()
+        self._thread_state.piece = None
+        taken = None if self._should_leave(self) else self._queue.take(side, count, wait=wait)
+        self._thread_state.piece = taken
+        self._thread_state.since = now if isinstance(self._queue, Batch) else clocks()
         return taken
 
     def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Keep one output, and bring all."""
-        piece: TaskRange = self._mine.piece
+        piece: TaskRange = self._thread_state.piece
         if self._sample is None and start == piece.start:
             self._sample = piece.tasks[0], outputs[0]
         self._queue.finish(start, outputs, device)
@@ -222,7 +222,7 @@ WORTH: Final = 10
 SWITCH_S: Final = 1.0
 """Seconds of work that must be left for a batch under way to change to processes."""
 START_S, WAKE_S = 0.25, 5e-3
-"""What must be gained, at least, when workers have yet to start, and when they are there."""
+"""Least gain in seconds for which processes are used: with workers to start, and with running ones."""
 
 
 @final
@@ -268,13 +268,13 @@ class AutoCpuExecutor(Closeable):
         self, function: Callable[[Any], Any], tasks: Sequence[Any]
     ) -> tuple[list[Any], Exception | None, float]:
         """Run the first tasks in the calling thread, as ``ThreadsExecutor.inline`` does."""
-        if len(tasks) > 1 and _is_declared(function):
+        if len(tasks) > 1 and _is_declared_to_hold_gil(function):
             return [], None, 0.0
         return self._threads.inline(function, tasks)
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        if not self._may_change(queue.function):
+        if not self._may_use_processes(queue.function):
             self._threads.work(queue, caller=caller)
         else:
             run_lane(queue, self._measure_or_switch, "cpu", caller=caller)
@@ -296,59 +296,59 @@ class AutoCpuExecutor(Closeable):
         """Travel as the number of workers."""
         return AutoCpuExecutor, (self._asked_workers,)
 
-    def _may_change(self, function: Callable[..., Any]) -> bool:
-        """Return whether processes come into question for ``function`` at all."""
-        if min(self.workers, cores_here()) < 2 or process_share() is not None or not _has_lock():
+    def _may_use_processes(self, function: Callable[..., Any]) -> bool:
+        """Return whether ``function`` could run on processes at all."""
+        if min(self.workers, cores_here()) < 2 or process_share() is not None or not _has_gil():
             return False
         return not (isinstance(function, Kernel) and function.releases_gil)
 
     def _measure_or_switch(self, queue: TaskQueue) -> None:
         probe = self.probe_of(queue.function)
-        if not self._begins_with_processes(queue, probe) and not self._threads_left(queue, probe):
+        if not self._starts_on_processes(queue, probe) and not self._run_on_threads(queue, probe):
             return
-        processes = self._workers()
+        processes = self._process_executor()
         if not processes.carry_out(queue, leaves_unsendable=True):
             probe.transfer_s = math.inf
             self._threads.work(queue, caller=True)
         elif processes.task_s(queue.function) > self.workers * (probe.alone_s or math.inf):
             probe.forget()
 
-    def _begins_with_processes(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
-        if _is_declared(queue.function):
+    def _starts_on_processes(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
+        if _is_declared_to_hold_gil(queue.function):
             return probe.transfer_s != math.inf
         if not (probe.held and probe.alone_s is not None and probe.transfer_s is not None):
             return False
         gained_s = probe.alone_s * queue.remaining * (1 - 1 / self.workers)
         started = self._processes is not None and self._processes.started
-        return gained_s > (WAKE_S if started else START_S) and _may_go(queue, probe)
+        return gained_s > (WAKE_S if started else START_S) and _may_move_to_processes(queue, probe)
 
-    def _threads_left(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
-        """Let threads work; return whether they left something, because processes will do it sooner."""
+    def _run_on_threads(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
+        """Run on threads; return whether they stopped early because processes are predicted to be faster."""
         answers: list[bool] = []
         paused = threading.Event()
 
-        def leaves(timed: TimedQueue) -> bool:
+        def should_leave(timed: TimedQueue) -> bool:
             if probe.unclear and not resumed:
                 paused.set()
                 return True
             if not answers and probe.held and (probe.alone_s or 0) * queue.remaining > SWITCH_S:
                 timed.measure_transfer()
                 if probe.transfer_s is not None:
-                    answers.append(_may_go(queue, probe))
+                    answers.append(_may_move_to_processes(queue, probe))
             return answers[:1] == [True]
 
         resumed = False
-        timed = TimedQueue(queue, probe, min(self.workers, max(queue.left, 1)), leaves)
+        timed = TimedQueue(queue, probe, min(self.workers, max(queue.left, 1)), should_leave)
         self._threads.work(cast(TaskQueue, timed), caller=True)
         if paused.is_set():
             resumed = True
-            self._one_alone(queue, probe)
+            self._measure_single_thread(queue, probe)
             self._threads.work(cast(TaskQueue, timed), caller=True)
         if probe.held:
             timed.measure_transfer()
         return answers[:1] == [True] and not queue.stopped
 
-    def _one_alone(self, queue: TaskQueue, probe: ScalingProbe) -> None:
+    def _measure_single_thread(self, queue: TaskQueue, probe: ScalingProbe) -> None:
         piece = queue.take(DeviceKind.CPU, 1, wait=False)
         if piece is None:
             return
@@ -357,7 +357,7 @@ class AutoCpuExecutor(Closeable):
         if done:
             probe.alone(done, *seconds_between(began, clocks()))
 
-    def _workers(self) -> ProcessesExecutor:
+    def _process_executor(self) -> ProcessesExecutor:
         from accelera.execution.executors.processes.executor import ProcessesExecutor
 
         with self._lock:
@@ -366,17 +366,17 @@ class AutoCpuExecutor(Closeable):
             return self._processes
 
 
-def _is_declared(function: Callable[..., Any]) -> bool:
-    """Return whether the user said that ``function`` holds the lock."""
+def _is_declared_to_hold_gil(function: Callable[..., Any]) -> bool:
+    """Return whether the user declared that ``function`` holds the GIL."""
     return isinstance(function, Kernel) and function.releases_gil is False
 
 
-def _has_lock() -> bool:
+def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _may_go(queue: TaskQueue, probe: ScalingProbe) -> bool:
-    """Return whether the function can be sent, is worth it, and changes nothing that would be missed."""
+def _may_move_to_processes(queue: TaskQueue, probe: ScalingProbe) -> bool:
+    """Return whether the function can be pickled, is slow enough, and has no side effects to lose."""
     if probe.transfer_s is None or (probe.alone_s or 0.0) < WORTH * probe.transfer_s or modes_are_set():
         return False
     from accelera.execution.executors.processes.messages import FunctionPayload

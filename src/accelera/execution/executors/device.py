@@ -23,7 +23,7 @@ from accelera.settings import current_value
 
 @final
 class OomAttribution:
-    """Remembers what was known of how many tasks fit, until it is clear which were too many.
+    """Remembers the known sizes until an out-of-memory error is explained: too many tasks, or one too large.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class OomAttribution:
         self._alone = False
 
     def goes_on(self, start: int, stop: int, size: BatchSizer) -> bool:
-        """Return whether these tasks, which ran out of memory too, are among all those that did before."""
+        """Return whether these tasks, which ran out of memory too, lie within the range that did before."""
         if self._alone or size is not self._size:
             return False
         if not (self._start <= start and stop <= self._stop):
@@ -50,19 +50,19 @@ class OomAttribution:
         return True
 
     def fitted(self, count: int) -> OomAttribution | None:
-        """So many tasks at once went well meanwhile; None when there is nothing left to be found out."""
+        """Note that ``count`` tasks at once fitted; return None when the cause is settled, else itself."""
         self._most = max(self._most, count)
-        return self._concluded()
+        return self._conclude()
 
     def alone(self, index: int, size: BatchSizer) -> OomAttribution | None:
-        """One task is too much by itself; None when there is nothing left to be found out."""
+        """Note that one task alone did not fit; return None when the cause is settled, else itself."""
         if not self._alone and not self.goes_on(index, index + 1, size):
             return None
         self._alone = True
-        return self._concluded()
+        return self._conclude()
 
-    def _concluded(self) -> OomAttribution | None:
-        """Where a task alone was too much and others went well, it was that one, and not their number."""
+    def _conclude(self) -> OomAttribution | None:
+        """Restore the known sizes and return None if one task alone was too large while others fitted."""
         if not (self._alone and max(self._most, self._before.good)):
             return self
         self._size.restore(self._before, self._most)
@@ -83,9 +83,9 @@ class DeviceBatchRunner:
         self._queue = queue
         self.size = device.size_of(queue.function, queue.memory_per_task)
         """What is known of how many tasks fit at once."""
-        self._many = isinstance(queue.function, Kernel) and queue.function.batch is not None
+        self._has_batch_form = isinstance(queue.function, Kernel) and queue.function.batch is not None
         self._unexplained_failures = 0
-        self._overflow: OomAttribution | None = None
+        self._oom: OomAttribution | None = None
 
     def tell(self, state: BreakerState | None) -> None:
         """Report a change of the breaker to observers."""
@@ -101,51 +101,51 @@ class DeviceBatchRunner:
             part, met = waiting.pop()
             gone = part is not piece and not is_available(self._device.executor)
             if self._queue.stopped or gone or self._breaker.state is BreakerState.OPEN:
-                self._put_down(part, met)
+                self._return_piece(part, met)
                 continue
             fitting = min(len(part.tasks), self.size.limit or len(part.tasks))
             if fitting < len(part.tasks):
                 rest = part.part(fitting, len(part.tasks))
-                if self._judges:
+                if self._retries_alone:
                     waiting.append((rest, met))
                 else:
-                    self._put_down(rest, met)
+                    self._return_piece(rest, met)
             failed = self._run(part.part(0, fitting))
             while failed:
-                waiting += self._after(failed.pop(0), fitting, first=met is None)
+                waiting += self._handle_failure(failed.pop(0), fitting, first=met is None)
             met = None  # its traceback holds this frame: a cycle that would keep the tasks in memory
 
     @property
-    def _judges(self) -> bool:
-        """Whether the CPU does not take what was too much at once before each task was tried alone here."""
+    def _retries_alone(self) -> bool:
+        """Whether tasks that did not fit together are retried here in smaller pieces, before the CPU may."""
         return self._device.budget_bytes is not None or not self._queue.shared
 
-    def _put_down(self, piece: TaskRange, met: Exception | None) -> None:
+    def _return_piece(self, piece: TaskRange, met: Exception | None) -> None:
         if met is None:
             self._queue.give_back(piece)
         else:
-            self._queue.leave_to_cpu(piece, met, self._device.name)
+            self._queue.fall_back_to_cpu(piece, met, self._device.name)
 
     def _run(self, piece: TaskRange) -> list[Failed]:
         """Run ``piece`` at once; return what failed and must be seen to."""
         name, count = self._device.name, len(piece.tasks)
-        failed = run_batch(self._device.executor.execute_batch, self._queue, piece, name, _is_the_devices)
+        failed = run_batch(self._device.executor.execute_batch, self._queue, piece, name, _is_device_error)
         if not failed:
             self._unexplained_failures = 0
             self.tell(self._breaker.succeeded())
             self.size.succeeded(count)
-            self._overflow = None if self._overflow is None else self._overflow.fitted(count)
+            self._oom = None if self._oom is None else self._oom.fitted(count)
         return failed
 
-    def _after(self, failed: Failed, at_once: int, *, first: bool) -> Waiting:
-        """Return what is to be run again here; the rest is failed, given back or left to the CPU.
+    def _handle_failure(self, failed: Failed, at_once: int, *, first: bool) -> Waiting:
+        """Return what is to be retried here; fail, give back or leave to the CPU the rest.
 
-        What failed was among ``at_once`` tasks that ran together, maybe not all of them.
+        The failed tasks were among ``at_once`` tasks that ran together.
         """
         piece, error = failed
         kind = kind_of(error)
         if kind is FailureKind.USER:
-            if self._many or self._queue.repairs:
+            if self._has_batch_form or self._queue.repairs:
                 return self._bisect(piece, error)
             kind = FailureKind.UNKNOWN
         release_attempt(error, self._device.executor)
@@ -153,7 +153,7 @@ class DeviceBatchRunner:
         if self._queue.repairs and not self._queue.reruns:
             self._fail_as_unknown(piece, error)
         elif self._queue.repairs and kind is FailureKind.MEMORY:
-            return self._smaller(piece, error, at_once)
+            return self._handle_out_of_memory(piece, error, at_once)
         elif (
             self._queue.repairs
             and kind is FailureKind.TRANSIENT
@@ -164,59 +164,59 @@ class DeviceBatchRunner:
             return [(piece, error)]
         else:
             left_alone = self._breaker.state is BreakerState.OPEN
-            self._queue.leave_to_cpu(piece, error, self._device.name, for_good=not left_alone)
+            self._queue.fall_back_to_cpu(piece, error, self._device.name, permanent=not left_alone)
         return []
 
     def _learn(self, kind: FailureKind, piece: TaskRange, at_once: int, reason: str) -> None:
         if kind is not FailureKind.MEMORY:
             self.tell(self._breaker.failed(sticky=kind is FailureKind.STICKY, reason=reason))
         elif at_once > 1:
-            if self._overflow is None or not self._overflow.goes_on(piece.start, piece.stop, self.size):
-                self._overflow = OomAttribution(piece.start, piece.stop, self.size)
+            if self._oom is None or not self._oom.goes_on(piece.start, piece.stop, self.size):
+                self._oom = OomAttribution(piece.start, piece.stop, self.size)
             self.size.ran_out(at_once)
         else:
-            self._overflow = None if self._overflow is None else self._overflow.alone(piece.start, self.size)
+            self._oom = None if self._oom is None else self._oom.alone(piece.start, self.size)
             self.tell(self._breaker.ran_full(reason))
 
-    def _smaller(self, piece: TaskRange, error: Exception, at_once: int) -> Waiting:
-        """Put back what was too much at once, or try less; what is too much alone is the CPU's, if it may."""
+    def _handle_out_of_memory(self, piece: TaskRange, error: Exception, at_once: int) -> Waiting:
+        """Retry tasks in smaller pieces; a task too large alone falls back to the CPU, or fails."""
         if at_once > 1:
             self._queue.telemetry.split(self._device.name, at_once, error)
-            if self._judges:
+            if self._retries_alone:
                 return [(piece, None)]
             self._queue.give_back(piece)
             return []
         memory_per_task, budget_bytes = self._queue.memory_per_task, self._device.budget_bytes
         refused = refusal(piece.start, piece.tasks[0], memory_per_task, budget_bytes)
         if refused is None:
-            self._queue.leave_to_cpu(piece, error, self._device.name)
+            self._queue.fall_back_to_cpu(piece, error, self._device.name)
         else:
             refused.__cause__ = error
             self._queue.fail(piece.start, refused, self._device.name)
         return []
 
     def _bisect(self, piece: TaskRange, error: Exception) -> Waiting:
-        """Find the task that is at fault when something raises that no device would; the CPU is to judge it.
+        """Bisect for the task that is at fault for an error no device raises; the CPU decides whether it is.
 
-        Where the function has no form for many it is the executor that raises: three times in a row, and it
-        is left alone, as a device is.
+        Where the function has no batched form the executor itself raised: after three times in a row it is
+        not used for a while, like a failing device.
         """
         count, name = len(piece.tasks), self._device.name
-        self._unexplained_failures += not self._many
-        if not self._queue.reruns and (count > 1 or not self._many):
+        self._unexplained_failures += not self._has_batch_form
+        if not self._queue.reruns and (count > 1 or not self._has_batch_form):
             self._fail_as_unknown(piece, error)
         elif self._unexplained_failures >= CONSECUTIVE or (
             self._unexplained_failures and self._breaker.state is BreakerState.HALF_OPEN
         ):
             self.tell(self._breaker.failed(sticky=True, reason=_reason(FailureKind.UNKNOWN, error)))
-            self._queue.leave_to_cpu(piece, error, name, for_good=False)
+            self._queue.fall_back_to_cpu(piece, error, name, permanent=False)
         elif count > 1:
             half, first = count // 2, 1 if self._unexplained_failures == 1 else 0
             bounds = ((half, count), (first, half), (0, first))
             return [(piece.part(start, stop), None) for start, stop in bounds if start < stop]
         elif self._queue.repairs and self._queue.reruns:
             reason = _reason(FailureKind.UNKNOWN, error)
-            self._queue.leave_to_cpu(
+            self._queue.fall_back_to_cpu(
                 piece, error, name, lambda: self.tell(self._breaker.failed(reason=reason))
             )
         else:
@@ -240,16 +240,16 @@ def _reason(kind: FailureKind, error: Exception) -> str:
     return f"{kind.value}: {words_of(error) or type(error).__name__}"
 
 
-def _is_the_devices(error: Exception) -> bool:
+def _is_device_error(error: Exception) -> bool:
     return kind_of(error) is not FailureKind.USER
 
 
 ALL = 1 << 30
-"""Asked for when nobody is left to be begun: the whole of a piece that is late elsewhere."""
+"""Requested when no new task is left: the whole of a piece that is late on the other side."""
 PROBE_SHARE = 20
 """A device that failed before is given this part of what remains, to see whether it works again."""
 LOOK_AGAIN_S = 0.05
-"""A device that is left alone is looked at so often: another batch may have found it well."""
+"""Polling period of a device that is not used: another batch may have found it working again."""
 
 _LOGGER = logging.getLogger("accelera.execution")
 
@@ -308,10 +308,10 @@ class DeviceLane:
         run_lane(queue, self._pull, self.name, caller=caller)
 
     def _pull(self, queue: TaskQueue) -> None:
-        self.breaker.given_another()
+        self.breaker.batch_begins()
         attempt = DeviceBatchRunner(self, queue)
         alone = self.fits_none(queue.memory_per_task)
-        while self._is_usable(queue) or self._comes_back(queue):
+        while self._is_usable(queue) or self._await_recovery(queue):
             probing = self.breaker.state is BreakerState.HALF_OPEN
             try:
                 alone = alone and self.fits_none(queue.memory_per_task)
@@ -322,14 +322,14 @@ class DeviceLane:
                 del piece  # its tasks may be large, and the next ones long in coming
             finally:
                 if probing:
-                    attempt.tell(self.breaker.undecided())
+                    attempt.tell(self.breaker.probe_inconclusive())
 
     def _next_size(self, queue: TaskQueue, attempt: DeviceBatchRunner) -> int:
         """Return how many tasks to ask for; where the CPU shares them, the batch may give fewer."""
         wanted = queue.remaining or ALL
         if self.breaker.state is BreakerState.HALF_OPEN:
             wanted = queue.remaining // PROBE_SHARE
-        limits = attempt.size.limit, queue.limit.gpu, self._foreseen(queue.function)
+        limits = attempt.size.limit, queue.limit.gpu, self._executor_fitting(queue.function)
         return max(1, min(limit or wanted for limit in (wanted, *limits)))
 
     def _is_usable(self, queue: TaskQueue) -> bool:
@@ -341,22 +341,22 @@ class DeviceLane:
             if self.breaker.state is not before:
                 queue.telemetry.breaker(self.name, self.breaker.state.value)
             return True
-        self.breaker.undecided()
+        self.breaker.probe_inconclusive()
         return False
 
-    def _comes_back(self, queue: TaskQueue) -> bool:
-        """Leave everything to the CPU until the device can be used again; False when the batch is over."""
+    def _await_recovery(self, queue: TaskQueue) -> bool:
+        """Leave all tasks to the CPU until the device is usable; return False when the batch is over."""
         alone, why = self.breaker.state is not BreakerState.CLOSED, self.breaker.reason
         reason = "is_available() says that it cannot be used now"
         if alone:
             reason = "left alone after failures" + (f" ({why})" if why else "")
         queue.give_up_gpu(self.name, DeviceError(f"[{self.name}] {reason}"))
-        while not queue.rest(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
+        while not queue.sleep(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
             if self._is_usable(queue):
                 return True
         return False
 
-    def _foreseen(self, function: Callable[..., object]) -> int | None:
+    def _executor_fitting(self, function: Callable[..., object]) -> int | None:
         """Return how many tasks the executor itself expects to fit, if it is one that can tell."""
         foresee = getattr(self.executor, "fitting", None)
         try:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, final, runtime_checkable
 
 from accelera.execution.arguments import described
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.request import take_breach, take_failures
+from accelera.execution.request import take_batch_error, take_failures
 from accelera.execution.strategy.strategy import ExecutionStrategy, StrategyKind
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, do_nothing
@@ -93,7 +93,7 @@ _LOGGER = logging.getLogger("accelera.execution")
 
 
 def is_available(executor: GpuExecutor) -> bool:
-    """Return what ``executor`` says; one that raises instead says no."""
+    """Return ``executor.is_available()``; False when that raises."""
     try:
         return bool(executor.is_available())
     except Exception:
@@ -147,7 +147,7 @@ class BridgeLane:
         while (piece := queue.take(DeviceKind.CPU, self._size(queue))) is not None:
             failed = run_batch(self._executor.execute_batch, queue, piece, self.name)
             if failed:
-                queue.break_down(failed[0][1])
+                queue.abort(failed[0][1])
                 return
             del piece  # its tasks may be large, and the next ones long in coming
 
@@ -174,7 +174,7 @@ def outputs_of(lane: Lane, tasks: Sequence[Any], function: Callable[[Any], Any])
     finally:
         batch.close()
     if batch.broken is not None:
-        raise take_breach(batch)
+        raise take_batch_error(batch)
     if batch.failures:
         raise take_failures(batch)[0].error
     return batch.outputs
@@ -186,34 +186,34 @@ def run_on_lanes(batch: Batch, cpu: Lane, gpu: Lane | None, strategy: ExecutionS
         return
     try:
         if gpu is None or strategy.kind is StrategyKind.CPU_ONLY:
-            cpu.work(batch, caller=not batch.leaves_behind)
+            cpu.work(batch, caller=not batch.may_abandon_threads)
         elif strategy.kind is StrategyKind.GPU_ONLY:
             _gpu_first(batch, cpu, gpu)
         else:
-            _together(batch, cpu, gpu)
+            _run_both(batch, cpu, gpu)
     except BaseException:
         batch.stop("interrupted")
         batch.close()
         raise
 
 
-def _together(batch: Batch, cpu: Lane, gpu: Lane) -> None:
+def _run_both(batch: Batch, cpu: Lane, gpu: Lane) -> None:
     """Let both pull; the CPU also waits for what the GPU may leave to it."""
     beside = _LaneThread(batch, gpu)
     beside.start()
-    cpu.work(batch, caller=not batch.leaves_behind)
+    cpu.work(batch, caller=not batch.may_abandon_threads)
     beside.wait()
 
 
 def _gpu_first(batch: Batch, cpu: Lane, gpu: Lane) -> None:
     """Let the GPU do everything; the CPU begins when something is left to it."""
     beside = _LaneThread(batch, cpu)
-    batch.call_cpu = beside.start
+    batch.request_cpu_lane = beside.start
     try:
-        gpu.work(batch, caller=not batch.leaves_behind)
+        gpu.work(batch, caller=not batch.may_abandon_threads)
         beside.wait()
     finally:
-        batch.call_cpu = do_nothing
+        batch.request_cpu_lane = do_nothing
 
 
 @final

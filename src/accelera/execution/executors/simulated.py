@@ -17,7 +17,7 @@ from accelera.units import format_bytes, parse_bytes
 
 
 class Fault(enum.Enum):
-    """How a device fails."""
+    """Kind of an injected failure."""
 
     STICKY = "breaks"
     """From then on it is of no use."""
@@ -53,9 +53,9 @@ class InjectedFaults:
 
     def __init__(self, at: Mapping[Fault, Nth], shares: Mapping[Fault, float], seed: int) -> None:
         if not all(0 <= share <= 1 for share in shares.values()) or sum(shares.values()) > 1:
-            said = ", ".join(f"{fault.value} {share}" for fault, share in shares.items())
+            listed = ", ".join(f"{fault.value} {share}" for fault, share in shares.items())
             raise ValueError(
-                f"[faults] shares of failures {said}: each lies between 0 and 1, and so does their sum"
+                f"[faults] shares of failures {listed}: each lies between 0 and 1, and so does their sum"
             )
         self._at = {fault: frozenset([nth] if isinstance(nth, int) else nth) for fault, nth in at.items()}
         self._shares = shares
@@ -159,7 +159,7 @@ class SimulatedExecutor:
         self.name = name
         self.capacity_bytes = parse_bytes(memory)
         """Size of its memory."""
-        self._cost_bytes = memory_per_task if callable(memory_per_task) else _always(memory_per_task)
+        self._cost_bytes = memory_per_task if callable(memory_per_task) else _constant(memory_per_task)
         self._speed, self._launch_s, self._sleeps = speed, launch_s, sleeps
         at = {Fault.STICKY: break_at, Fault.MEMORY: oom_at, Fault.TRANSIENT: fail_at, Fault.HANG: hang_at}
         shares = {Fault.MEMORY: oom_probability, Fault.TRANSIENT: fail_probability}
@@ -181,7 +181,7 @@ class SimulatedExecutor:
         """
         began = time.perf_counter()
         self._fail_if_due()
-        with self._holding(sum(self._cost_bytes(task) for task in tasks)):
+        with self._allocated(sum(self._cost_bytes(task) for task in tasks)):
             batch: GpuBatch | None = getattr(process_fn, "batch", None)
             outputs = [process_fn(task) for task in tasks] if batch is None else batch(tasks, "cpu")
             seconds = self._launch_s + (len(tasks) / self._speed if self._speed else 0.0)
@@ -238,7 +238,7 @@ class SimulatedExecutor:
         raise kind(f"[{self.name}] {words}")
 
     @contextlib.contextmanager
-    def _holding(self, nbytes: int) -> Iterator[None]:
+    def _allocated(self, nbytes: int) -> Iterator[None]:
         with self._lock:
             free_bytes = self.capacity_bytes - self._held_bytes
             fits = nbytes <= free_bytes
@@ -258,6 +258,6 @@ class SimulatedExecutor:
                 self._held_bytes -= nbytes
 
 
-def _always(size: int | str) -> Callable[[Any], int]:
+def _constant(size: int | str) -> Callable[[Any], int]:
     nbytes = parse_bytes(size)
     return lambda task: nbytes

@@ -13,8 +13,8 @@ from typing import Any, final
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.hardware.cpu_share import (
+    apply_thread_limits,
     cores_here,
-    heed_limits,
     one_blas_thread_each,
     usable_cores,
     worker_core_share,
@@ -31,13 +31,13 @@ INLINE_S = 2e-4
 """Seconds that the caller works alone before others are woken, and longer if they would save no more."""
 IDLE_S = 30.0
 """Seconds that threads wait for another batch before they end."""
-HEARD_S = 0.5
+SIGNAL_POLL_S = 0.5
 """Seconds after which a wait is begun again, so that a signal which came as it began is handled."""
 
 
 @final
 class _PooledCall:
-    """What one thread of ``ThreadPool`` does once."""
+    """One call in a thread of ``ThreadPool``."""
 
     def __init__(self, do: Callable[[], None]) -> None:
         self.do: Callable[[], None] | None = do
@@ -48,11 +48,11 @@ class _PooledCall:
         if timeout is not None:
             self.over.wait(timeout)
             return
-        while not self.over.wait(HEARD_S):
+        while not self.over.wait(SIGNAL_POLL_S):
             pass
 
     def is_alive(self) -> bool:
-        """Whether it is not over."""
+        """Return whether it is still running."""
         return not self.over.is_set()
 
 
@@ -68,7 +68,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[_PooledCall]] = []
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+            os.register_at_fork(after_in_child=self._reset_after_fork)
 
     def run(self, do: Callable[[], None]) -> Joinable:
         """Begin ``do``, which raises nothing, in a thread that is idle or new."""
@@ -101,7 +101,7 @@ class ThreadPool:
                 run.over.set()
             del do, run  # nothing of a batch is kept while the next is waited for
 
-    def _forget(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Start over in a forked process, which has none of the threads."""
         self._lock = threading.Lock()
         self._idle = []
@@ -131,7 +131,7 @@ class ThreadsExecutor:
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self.caught: type[BaseException] = Exception
-        """What a task may raise and end only itself; on a node nothing else would take it to the caller."""
+        """Exceptions that fail only their task; a node catches all, as nothing else would report them."""
         self._task_s: LruDict[str, float] = LruDict(FUNCTIONS_KEPT)
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class ThreadsExecutor:
             else:
                 break
         if outputs:
-            self._note(function, spent_s / len(outputs))
+            self._record_task_s(function, spent_s / len(outputs))
         return outputs, error, spent_s
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
@@ -186,14 +186,14 @@ class ThreadsExecutor:
         return _POOL.run(in_context(queue, functools.partial(self._pull_in_pool, queue, count)))
 
     def _pull_in_pool(self, queue: TaskQueue, count: int) -> None:
-        heed_limits()
+        apply_thread_limits()
         self._pull(queue, count)
 
     def _pull(self, queue: TaskQueue, count: int) -> None:
         with worker_core_share(count):
-            self._pull_as_one_of(queue, count)
+            self._pull_ranges(queue, count)
 
-    def _pull_as_one_of(self, queue: TaskQueue, count: int) -> None:
+    def _pull_ranges(self, queue: TaskQueue, count: int) -> None:
         size = TimedSize(PIECE_S, count)
         while (piece := queue.take(DeviceKind.CPU, size.next(queue.remaining))) is not None:
             began = time.perf_counter()
@@ -201,10 +201,10 @@ class ThreadsExecutor:
             seconds = time.perf_counter() - began
             size.ran(done, seconds)
             if done:
-                self._note(queue.function, seconds / done)
+                self._record_task_s(queue.function, seconds / done)
             del piece  # its tasks may be large, and the next ones long in coming
 
-    def _note(self, function: Callable[[Any], Any], task_s: float) -> None:
+    def _record_task_s(self, function: Callable[[Any], Any], task_s: float) -> None:
         """Remember how long a task took last."""
         self._task_s.put(identity_of(function), task_s)
 

@@ -142,7 +142,7 @@ class TorchDeviceExecutor:
         self._device_name = device
         self._budget_bytes = None if budget is None else parse_bytes(budget)
         self._held_before_bytes = 0
-        self._fits: LruDict[tuple[str, int], MemoryModel] = LruDict(FUNCTIONS_KEPT)
+        self._memory_models: LruDict[tuple[str, int], MemoryModel] = LruDict(FUNCTIONS_KEPT)
         self._latest: LruDict[str, MemoryModel] = LruDict(FUNCTIONS_KEPT)
         self._lock = threading.Lock()
 
@@ -157,7 +157,7 @@ class TorchDeviceExecutor:
         """
         if len(tasks) == 0:
             return []
-        here, fit = self._here, self._fit(process_fn, tasks[0])
+        here, fit = self._context, self._memory_model(process_fn, tasks[0])
         if not here.counts_memory or not fit.wants(len(tasks)):
             return self._run(here, tasks, process_fn)
         with here.counting(lambda peak_bytes: fit.measured(len(tasks), peak_bytes)):
@@ -175,7 +175,7 @@ class TorchDeviceExecutor:
         free_bytes = max(0, self._device.available_bytes())
         if self._budget_bytes is None:
             return free_bytes
-        taken_bytes = max(0, self._here.allocated_bytes() - self._held_before_bytes)
+        taken_bytes = max(0, self._context.allocated_bytes() - self._held_before_bytes)
         return max(0, min(free_bytes, self._budget_bytes - taken_bytes))
 
     def memory_total(self) -> int:
@@ -185,29 +185,29 @@ class TorchDeviceExecutor:
 
     def fitting(self, function: Callable[..., Any]) -> int | None:
         """Return how many tasks like the latest of ``function`` should fit at once; None: not known yet."""
-        fit = self._latest.get(name_of(_inner(function)))
+        fit = self._latest.get(name_of(_unwrap(function)))
         return None if fit is None else fit.fitting(self.memory_available())
 
     def empty_cache(self) -> None:
         """Make torch return the device memory that it keeps for reuse."""
-        self._here.empty_cache()
+        self._context.empty_cache()
 
     @functools.cached_property
     def _device(self) -> Device:
         return get_device(self._device_name)
 
     @functools.cached_property
-    def _here(self) -> TorchDeviceContext:
+    def _context(self) -> TorchDeviceContext:
 
         here = TorchDeviceContext(self._device.name)
         self._held_before_bytes = here.allocated_bytes()
         return here
 
-    def _fit(self, function: Callable[..., Any], task: Any) -> MemoryModel:
+    def _memory_model(self, function: Callable[..., Any], task: Any) -> MemoryModel:
         """Return what is known of the function's tasks of about this size."""
-        name = name_of(_inner(function))
+        name = name_of(_unwrap(function))
         with self._lock:
-            fit = self._fits.get_or_make((name, bytes_of(task).bit_length()), MemoryModel)
+            fit = self._memory_models.get_or_make((name, bytes_of(task).bit_length()), MemoryModel)
             self._latest.put(name, fit)
             return fit
 
@@ -219,7 +219,7 @@ class TorchDeviceExecutor:
             if batch is None:
                 outputs: Sequence[Any] = [function(task) for task in tasks]
             else:
-                outputs = _as_many(batch(tasks, str(here.device)), len(tasks), self.name)
+                outputs = _check_output_count(batch(tasks, str(here.device)), len(tasks), self.name)
             if self.outputs_to == "cpu":
                 return [_on_host(output) for output in outputs]
             for tensor in _tensors_in(outputs):
@@ -228,11 +228,11 @@ class TorchDeviceExecutor:
             return outputs
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap(function: Callable[..., Any]) -> Callable[..., Any]:
     return function.function if isinstance(function, CatchingFunction) else function
 
 
-def _as_many(outputs: Any, count: int, device: str) -> Sequence[Any]:
+def _check_output_count(outputs: Any, count: int, device: str) -> Sequence[Any]:
     """Return the outputs of a batched form one by one; there must be as many as tasks."""
     try:
         found = list(outputs)

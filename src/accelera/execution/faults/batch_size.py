@@ -30,7 +30,7 @@ class MemoryModel:
             )
 
     def measured(self, count: int, peak_bytes: int) -> None:
-        """``count`` tasks at once took so many bytes on top of what was there before."""
+        """Add a measurement: ``count`` tasks at once took ``peak_bytes`` on top of what was there before."""
         with self._lock:
             self._peaks[count] = max(peak_bytes, self._peaks.get(count, 0))
             if len(self._peaks) > ENOUGH:
@@ -71,7 +71,7 @@ SUCCESSES_BEFORE_DOUBT = 256
 
 
 class SizerState(NamedTuple):
-    """What is known of how many tasks fit at once."""
+    """Known bounds of how many tasks fit at once."""
 
     good: int
     """Most that went well; 0: none."""
@@ -110,7 +110,7 @@ class BatchSizer:
         return self._limit
 
     def succeeded(self, count: int) -> None:
-        """``count`` tasks at once went well."""
+        """Note that ``count`` tasks at once went well."""
         with self._lock:
             self.known_good = max(self.known_good, count)
             if self.known_bad is not None and count >= self.known_bad:
@@ -123,7 +123,7 @@ class BatchSizer:
             if self.known_bad is None:
                 if self._successes >= SUCCESSES_BEFORE_GROWTH:
                     self._grow()
-            elif self._apart():
+            elif self._can_bisect():
                 self._set(self._middle())
             elif self._successes >= self._patience:
                 self._patience *= 2
@@ -131,13 +131,15 @@ class BatchSizer:
                 self._grow()
 
     def ran_out(self, count: int) -> None:
-        """``count`` tasks at once took more memory than there is."""
+        """Note that ``count`` tasks at once took more memory than there is."""
         with self._lock:
             bad = (count, self.known_bad or count, self._doubted or count)
             self.known_bad, self._doubted = min(bad), None
             if self.known_good >= self.known_bad:
                 self.known_good = 0
-            self._set(self._middle() if self._apart() and self.known_good else self.known_good or count // 2)
+            self._set(
+                self._middle() if self._can_bisect() and self.known_good else self.known_good or count // 2
+            )
 
     def known(self) -> SizerState:
         """Return what is known now, to be restored."""
@@ -154,7 +156,7 @@ class BatchSizer:
             if before.limit is not None:
                 self._set(max(before.limit, self.known_good))
 
-    def _apart(self) -> bool:
+    def _can_bisect(self) -> bool:
         if self.known_bad is None:
             return False
         return self.known_bad - self.known_good > max(1, int(CLOSE_ENOUGH * self.known_good))

@@ -12,7 +12,7 @@ from typing import final
 
 
 class BreakerState(enum.Enum):
-    """Whether work is let through."""
+    """State of a circuit breaker: which work it lets through."""
 
     CLOSED = "closed"
     """All of it."""
@@ -86,30 +86,30 @@ class Breaker:
             return due
 
     def succeeded(self) -> BreakerState | None:
-        """Work went well."""
+        """Note that work went well."""
         with self._lock:
             self._recent.append(_BreakerOutcome.GOOD)
             if self._state is not BreakerState.HALF_OPEN:
                 return None
             self._cooldown_s = FIRST_COOLDOWN_S
             self._recent.clear()
-            return self._become(BreakerState.CLOSED)
+            return self._set_state(BreakerState.CLOSED)
 
     def failed(self, *, sticky: bool = False, reason: str = "") -> BreakerState | None:
-        """Work failed for ``reason``; a ``sticky`` failure opens it at once."""
+        """Note that work failed for ``reason``; a ``sticky`` failure opens the breaker at once."""
         with self._lock:
             self._recent.append(_BreakerOutcome.BAD)
             often = 2 * self._recent.count(_BreakerOutcome.BAD) >= WINDOW
-            if sticky or often or self._state is BreakerState.HALF_OPEN or self._fails_in_a_row():
+            if sticky or often or self._state is BreakerState.HALF_OPEN or self._failed_consecutively():
                 self._is_full = False
                 return self._open(reason)
             return None
 
     def ran_full(self, reason: str = "") -> BreakerState | None:
-        """One task alone took more memory than there is.
+        """Note that one task alone took more memory than there is.
 
         That speaks against the device only where it happens again and nothing has gone well lately; and only
-        for the batch that it happens to: see ``given_another``.
+        for the batch that it happens to: see ``batch_begins``.
         """
         with self._lock:
             self._recent.append(_BreakerOutcome.FULL)
@@ -118,18 +118,18 @@ class Breaker:
             self._is_full = True
             return self._open(reason)
 
-    def given_another(self) -> None:
-        """Another batch begins, whose tasks may be smaller: a device that is only full is due for a probe."""
+    def batch_begins(self) -> None:
+        """Note a new batch, perhaps of smaller tasks: a device that was only out of memory is probed."""
         with self._lock:
             if self._is_full and self._state is BreakerState.OPEN:
                 self._opens_until = self._clock()
 
-    def undecided(self) -> BreakerState | None:
-        """A probe has shown nothing; another is due at once."""
+    def probe_inconclusive(self) -> BreakerState | None:
+        """Note that a probe was inconclusive; another is due at once."""
         with self._lock:
-            return self._become(BreakerState.OPEN) if self._state is BreakerState.HALF_OPEN else None
+            return self._set_state(BreakerState.OPEN) if self._state is BreakerState.HALF_OPEN else None
 
-    def _fails_in_a_row(self) -> bool:
+    def _failed_consecutively(self) -> bool:
         recent = list(self._recent)[-CONSECUTIVE:]
         return len(recent) == CONSECUTIVE and _BreakerOutcome.GOOD not in recent
 
@@ -140,9 +140,9 @@ class Breaker:
         self._opens_until = self._clock() + self._cooldown_s * (1 + JITTER * self._dice.random())
         self._cooldown_s = min(2 * self._cooldown_s, LONGEST_COOLDOWN_S)
         self._recent.clear()
-        return self._become(BreakerState.OPEN)
+        return self._set_state(BreakerState.OPEN)
 
-    def _become(self, state: BreakerState) -> BreakerState | None:
+    def _set_state(self, state: BreakerState) -> BreakerState | None:
         changed = state is not self._state
         self._state = state
         return state if changed else None

@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("accelera.execution")
 
 
 class FailureKind(enum.Enum):
-    """What kind of failure it is."""
+    """Kind of a failure on a device."""
 
     MEMORY = "out of memory"
     """Fewer tasks at once may fit."""
@@ -54,7 +54,7 @@ def kind_of(error: BaseException) -> FailureKind:
     """Return what ``error``, raised by work on a device, says of it: by its type first, then by its words."""
     if is_out_of_memory(error):
         return FailureKind.MEMORY
-    if not isinstance(error, DeviceError | RuntimeError) and not _is_a_librarys(error):
+    if not isinstance(error, DeviceError | RuntimeError) and not _is_raised_by_library(error):
         return FailureKind.USER
     words = words_of(error)
     if says_out_of_memory(words):
@@ -69,7 +69,7 @@ def kind_of(error: BaseException) -> FailureKind:
     )
 
 
-def _is_a_librarys(error: BaseException) -> bool:
+def _is_raised_by_library(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in _LIBRARIES
 
 

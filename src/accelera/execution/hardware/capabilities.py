@@ -48,18 +48,18 @@ def accelerators(drivers: tuple[str, ...] = _DRIVERS) -> tuple[Accelerator, ...]
     """
     torch = sys.modules.get("torch")
     if torch is not None and (_uses_cuda(torch) or torch.version.cuda is None):
-        return _known_to_torch(torch)
+        return _torch_accelerators(torch)
     if not any(os.path.exists(path) for path in drivers):
-        return () if torch is None else _known_to_torch(torch)
+        return () if torch is None else _torch_accelerators(torch)
     found = tuple(Accelerator(device.name, device.memory_bytes) for device in nvml_devices())
-    return found or _known_to_torch(_loaded_torch())
+    return found or _torch_accelerators(_import_torch())
 
 
 def _uses_cuda(torch: Any) -> bool:
     return bool(torch.cuda.is_initialized())
 
 
-def _loaded_torch() -> Any:
+def _import_torch() -> Any:
     """Return the module; None where it is not installed."""
     if not is_there("torch"):
         return None
@@ -68,7 +68,7 @@ def _loaded_torch() -> Any:
     return torch
 
 
-def _known_to_torch(torch: Any) -> tuple[Accelerator, ...]:
+def _torch_accelerators(torch: Any) -> tuple[Accelerator, ...]:
     if torch is None or not torch.accelerator.is_available():
         return ()
     kind = torch.accelerator.current_accelerator().type
@@ -79,8 +79,8 @@ def _known_to_torch(torch: Any) -> tuple[Accelerator, ...]:
 
 def _accelerator(module: Any, kind: str, index: int) -> Accelerator:
     if hasattr(module, "get_device_properties"):
-        said = module.get_device_properties(index)
-        return Accelerator(said.name, said.total_memory)
+        properties = module.get_device_properties(index)
+        return Accelerator(properties.name, properties.total_memory)
     return Accelerator(kind, getattr(module, "recommended_max_memory", int)())
 
 
@@ -104,16 +104,16 @@ def nvml_devices() -> tuple[NvmlDevice, ...]:
 
         pynvml.nvmlInit()
         cards = [
-            _described(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
+            _device_of(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
             for index in range(pynvml.nvmlDeviceGetCount())
         ]
-        return tuple(_visible(_numbered(pynvml, cards), _instances(pynvml, cards), visible_gpus()))
+        return tuple(_visible(_in_cuda_order(pynvml, cards), _mig_instances(pynvml, cards), visible_gpus()))
     except Exception as error:
         _LOGGER.debug("NVML is of no use here: %s", error)
         return ()
 
 
-def _described(pynvml: Any, handle: Any) -> NvmlDevice:
+def _device_of(pynvml: Any, handle: Any) -> NvmlDevice:
     return NvmlDevice(
         _text(pynvml.nvmlDeviceGetName(handle)),
         pynvml.nvmlDeviceGetMemoryInfo(handle).total,
@@ -122,7 +122,7 @@ def _described(pynvml: Any, handle: Any) -> NvmlDevice:
     )
 
 
-def _numbered(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
+def _in_cuda_order(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
     """Return cards in CUDA's order: unlike ones by speed, unless ``CUDA_DEVICE_ORDER`` says by place.
 
     CUDA does not say what it takes for speed; the compute capability, then the memory, come close.
@@ -136,7 +136,7 @@ def _numbered(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
     )
 
 
-def _instances(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
+def _mig_instances(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
     """Return the parts (MIG instances) into which cards are divided."""
     found = []
     for card in cards:
@@ -151,7 +151,7 @@ def _instances(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
             except Exception:
                 continue  # no instance of that number
-            found.append(_described(pynvml, handle))
+            found.append(_device_of(pynvml, handle))
     return found
 
 
@@ -212,7 +212,7 @@ def simd_support(proc: str = "/proc") -> tuple[str, ...]:
 
 def model_name(proc: str = "/proc") -> str:
     """Return what the processor is called."""
-    found = re.search(rb"^model name\s*:\s*(.+)$", _beginning(Path(proc, "cpuinfo")), re.MULTILINE)
+    found = re.search(rb"^model name\s*:\s*(.+)$", _read_head(Path(proc, "cpuinfo")), re.MULTILINE)
     return found[1].decode(errors="replace").strip() if found else platform.processor() or platform.machine()
 
 
@@ -223,7 +223,7 @@ def physical_cores(system: str = "/sys/devices/system/cpu") -> int:
     except AttributeError:
         return _physical_cores_psutil()
     folders = (Path(system, f"cpu{index}", "topology") for index in usable)
-    siblings = {_beginning(folder / "thread_siblings_list").strip() for folder in folders}
+    siblings = {_read_head(folder / "thread_siblings_list").strip() for folder in folders}
     return len(siblings - {b""}) or _physical_cores_psutil()
 
 
@@ -239,7 +239,7 @@ def _physical_cores_psutil() -> int:
 def _flags(cpuinfo: Path) -> list[str]:
     if sys.platform == "darwin":
         return _flags_of_macos()
-    found = re.search(rb"^(?:flags|Features)\s*:\s*(.+)$", _beginning(cpuinfo), re.MULTILINE)
+    found = re.search(rb"^(?:flags|Features)\s*:\s*(.+)$", _read_head(cpuinfo), re.MULTILINE)
     return found[1].decode().replace("asimd", "neon").split() if found else []
 
 
@@ -249,7 +249,7 @@ def _flags_of_macos() -> list[str]:
     return asked.stdout.lower().replace("avx1.0", "avx").replace("sse4.", "sse4_").split()
 
 
-def _beginning(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(_FIRST_BYTES) or b""

@@ -48,7 +48,7 @@ def cores_here() -> int:
 
 def thread_share() -> int | None:
     """Return how many cores a worker's thread may use; None in a thread that is no worker's."""
-    share: int | None = getattr(_HERE, "share", None)
+    share: int | None = getattr(_THREAD, "share", None)
     return share
 
 
@@ -82,22 +82,22 @@ def worker_core_share(workers: int) -> Iterator[None]:
         yield
 
 
-def heed_limits() -> None:
+def apply_thread_limits() -> None:
     """Give this thread, which may have served other batches, the counts of threads that hold now."""
-    _POOLS.heed_limits()
+    _POOLS.apply_thread_limits()
 
 
 @contextlib.contextmanager
 def core_share(share: int | None) -> Iterator[None]:
     """Give this thread a share of the cores, as ``thread_share`` returned it in another thread."""
-    outer, _HERE.share = thread_share(), share
+    outer, _THREAD.share = thread_share(), share
     try:
         yield
     finally:
-        _HERE.share = outer
+        _THREAD.share = outer
 
 
-_HERE = threading.local()
+_THREAD = threading.local()
 
 
 @final
@@ -120,7 +120,7 @@ class _Pools:
         scipys = _cpu().limit_threads(count) if "scipy.linalg" in sys.modules else contextlib.nullcontext()
         with scipys, self._torch.limited(count):
             with self._lock:
-                self._look()
+                self._record_usual_counts()
                 self._limits.append(count)
                 self._apply()
             try:
@@ -130,23 +130,23 @@ class _Pools:
                     self._limits.remove(count)
                     self._apply()
 
-    def heed_limits(self) -> None:
-        self._torch.heed_limits()
+    def apply_thread_limits(self) -> None:
+        self._torch.apply_thread_limits()
 
     def _apply(self) -> None:
-        self._let_anybody()
+        self._release_controlling_thread()
         for pool, usual in self._usual.values():
             pool.set_num_threads(min(usual, *self._limits) if self._limits else usual)
-        self._let_anybody()
+        self._release_controlling_thread()
 
-    def _let_anybody(self) -> None:
-        """Let any thread set counts: threadpoolctl may heed only the first one that did so."""
+    def _release_controlling_thread(self) -> None:
+        """Let any thread set the counts: some libraries accept them only from the first thread that did."""
         for pool, _ in self._usual.values():
             if hasattr(pool, "clear_controlling_thread"):
                 pool.clear_controlling_thread(force=True)
                 return
 
-    def _look(self) -> None:
+    def _record_usual_counts(self) -> None:
         """Note the usual counts; libraries that were loaded meanwhile are found."""
         loaded = tuple([name in sys.modules for name in _LIBRARIES])
         if loaded != self._loaded:
@@ -187,8 +187,8 @@ class _TorchThreads:
         finally:
             self._leave(torch, count, own)
 
-    def heed_limits(self) -> None:
-        """Let this thread have what a new one would: others set only their own, and that of new ones."""
+    def apply_thread_limits(self) -> None:
+        """Set this thread's count to that of a new thread: torch keeps a count per thread."""
         torch: Any = sys.modules.get("torch")
         with self._lock:
             count = min(self._limits, default=self._usual)
@@ -212,10 +212,10 @@ class _TorchThreads:
             torch.set_num_threads(own)
             others = min(self._limits, default=self._usual)
             if others != own:
-                _in_another_thread(torch.set_num_threads, others)
+                _set_for_new_threads(torch.set_num_threads, others)
 
 
-def _in_another_thread(function: Callable[[int], None], count: int) -> None:
+def _set_for_new_threads(function: Callable[[int], None], count: int) -> None:
     """Set the count for threads that are yet to begin, and not for this one."""
     thread = threading.Thread(target=function, args=(count,))
     thread.start()

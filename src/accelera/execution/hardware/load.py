@@ -42,9 +42,9 @@ class RefreshedValue(Generic[Value]):
         self._read = read
         self._age_s = age_s
         self._longest_s = longest_s
-        self._start_anew()
+        self._reset()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._start_anew)
+            os.register_at_fork(after_in_child=self._reset)
 
     def __call__(self) -> Value:
         """Return the value as it was lately."""
@@ -54,51 +54,51 @@ class RefreshedValue(Generic[Value]):
             if old_s < self._age_s:
                 return kept[1]
             if old_s < self._longest_s:
-                self._ask()
+                self._request_refresh()
                 return kept[1]
-        return self._renew()
+        return self._refresh()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._kept: tuple[float, Value] | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def _renew(self) -> Value:
+    def _refresh(self) -> Value:
         with self._reading:
             kept = self._kept
             if kept is None or time.monotonic() - kept[0] >= self._age_s:
                 kept = self._kept = (time.monotonic(), self._read())
             return kept[1]
 
-    def _ask(self) -> None:
-        if self._asked.is_set():
+    def _request_refresh(self) -> None:
+        if self._requested.is_set():
             return
-        self._asked.set()
+        self._requested.set()
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="accelera-load", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
-                    self._asked.clear()
+                    self._requested.clear()
                 else:
                     self._thread = thread
 
     def _serve(self) -> None:
-        while self._wanted():
+        while self._await_request():
             try:
-                self._renew()
+                self._refresh()
             except Exception as error:
                 _LOGGER.debug("a reading failed, the one before it is kept: %r", error)
-            self._asked.clear()
+            self._requested.clear()
 
-    def _wanted(self) -> bool:
-        if self._asked.wait(IDLE_S):
+    def _await_request(self) -> bool:
+        if self._requested.wait(IDLE_S):
             return True
         with self._lock:
-            if self._asked.is_set():
+            if self._requested.is_set():
                 return True
             self._thread = None
             return False
@@ -147,7 +147,7 @@ class ProcessorMeter:
         The first reading has nothing before it and goes by the system's load average; so does every one where
         the system does not tell.
         """
-        now, before = _spent(self._proc), self._before
+        now, before = _processor_time(self._proc), self._before
         self._before = now
         if now is None or before is None or now.total_s <= before.total_s:
             share = _load_average()
@@ -163,9 +163,9 @@ def memory_pressure() -> float:
     return min(1.0, max(0.0, 1 - memory.available_bytes / max(memory.limit_bytes, 1)))
 
 
-def _spent(proc: str) -> ProcessorTime | None:
+def _processor_time(proc: str) -> ProcessorTime | None:
     if not sys.platform.startswith("linux"):
-        return _spent_psutil()
+        return _processor_time_psutil()
     try:
         with open(f"{proc}/stat", "rb", buffering=0) as file:
             ticks = [int(each) for each in file.read(512).split(b"\n", 1)[0].split()[1:9]]
@@ -174,10 +174,10 @@ def _spent(proc: str) -> ProcessorTime | None:
         return None
     per_s = os.sysconf("SC_CLK_TCK")
     busy_s, total_s = (sum(ticks) - idle) / per_s, sum(ticks) / per_s
-    return ProcessorTime(busy_s, total_s, time.process_time(), _spent_by_workers(proc, per_s))
+    return ProcessorTime(busy_s, total_s, time.process_time(), _workers_processor_time(proc, per_s))
 
 
-def _spent_by_workers(proc: str, per_s: int) -> dict[int, float]:
+def _workers_processor_time(proc: str, per_s: int) -> dict[int, float]:
     spent_s = {}
     for each in tuple(WORKER_IDS):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -187,7 +187,7 @@ def _spent_by_workers(proc: str, per_s: int) -> dict[int, float]:
     return spent_s
 
 
-def _spent_psutil() -> ProcessorTime:
+def _processor_time_psutil() -> ProcessorTime:
     import psutil
 
     times, workers_s = psutil.cpu_times(), {}
@@ -264,16 +264,16 @@ def _read() -> SystemLoad:
     gpu = nvml_load() if _has_gpu() else None
     gpu = gpu or _load_of_torch() or NvmlLoad(0.0, 0.0)
     return SystemLoad(
-        cpu_utilization=_share(busy),
-        gpu_utilization=_share(gpu.utilization),
+        cpu_utilization=_clamp(busy),
+        gpu_utilization=_clamp(gpu.utilization),
         memory_pressure=memory_pressure(),
-        gpu_memory_pressure=_share(gpu.memory_pressure),
+        gpu_memory_pressure=_clamp(gpu.memory_pressure),
         taken_at=time.monotonic(),
-        cpu_taken_by_others=_share(others),
+        cpu_taken_by_others=_clamp(others),
     )
 
 
-def _share(read: float) -> float:
+def _clamp(read: float) -> float:
     """Return what a driver or the system reports, clamped to 0 … 1."""
     return min(1.0, max(0.0, read))
 

@@ -43,22 +43,22 @@ class OpenTelemetryObserver(Observer):
         with needed_for("OpenTelemetryObserver"):
             from opentelemetry import trace
         self._tracer = trace.get_tracer("accelera") if tracer is None else tracer
-        self._threads = _Open()
+        self._threads = _ThreadSpans()
         self._streams: dict[int, Span] = {}
 
     def on_decision(self, decision: Decision, task_count: int) -> None:
         """Begin a span."""
         from opentelemetry import context, trace
 
-        attributes = {**_why(decision), "accelera.task_count": task_count}
+        attributes = {**_decision_attributes(decision), "accelera.task_count": task_count}
         span = self._tracer.start_span("accelera.execute", attributes=attributes)
-        self._threads.spans.append(_Begun(span, context.attach(trace.set_span_in_context(span))))
+        self._threads.spans.append(_OpenSpan(span, context.attach(trace.set_span_in_context(span))))
 
     def on_done(self, result: ExecutionResult[Any]) -> None:
         """End the span with what the result says."""
         span = self._threads.spans[-1].span
         span.set_attribute("accelera.errors", len(result.errors))
-        _tell(span, result)
+        _set_result_attributes(span, result)
         for error in result.errors[:MOST_EXCEPTIONS]:
             span.record_exception(error)
         self._end()
@@ -72,7 +72,9 @@ class OpenTelemetryObserver(Observer):
 
     def on_stream(self, stream: int, decision: Decision) -> None:
         """Begin a span."""
-        self._streams[stream] = self._tracer.start_span("accelera.stream", attributes=_why(decision))
+        self._streams[stream] = self._tracer.start_span(
+            "accelera.stream", attributes=_decision_attributes(decision)
+        )
 
     def on_stream_end(self, stream: int, report: StreamReport) -> None:
         """End the span with what the report says, and with the exception if there is one."""
@@ -80,7 +82,7 @@ class OpenTelemetryObserver(Observer):
         span.set_attribute("accelera.task_count", report.task_count)
         span.set_attribute("accelera.failed_count", report.failed_count)
         span.set_attribute("accelera.ended_by", str(report.ended_by))
-        _tell(span, report)
+        _set_result_attributes(span, report)
         for error in report.device_errors[:MOST_EXCEPTIONS]:
             span.record_exception(error)
         if report.error is not None:
@@ -95,15 +97,15 @@ class OpenTelemetryObserver(Observer):
         begun.span.end()
 
 
-def _why(decision: Decision) -> dict[str, str | int]:
+def _decision_attributes(decision: Decision) -> dict[str, str | int]:
     return {"accelera.strategy": str(decision.strategy), "accelera.rule": decision.rule}
 
 
-def _tell(span: Span, came_of: ExecutionResult[Any] | StreamReport) -> None:
-    span.set_attribute("accelera.fallback", came_of.fallback_occurred)
-    span.set_attribute("accelera.retries", came_of.retries)
-    span.set_attribute("accelera.oom_splits", came_of.oom_splits)
-    for device, share in came_of.per_device.items():
+def _set_result_attributes(span: Span, outcome: ExecutionResult[Any] | StreamReport) -> None:
+    span.set_attribute("accelera.fallback", outcome.fallback_occurred)
+    span.set_attribute("accelera.retries", outcome.retries)
+    span.set_attribute("accelera.oom_splits", outcome.oom_splits)
+    for device, share in outcome.per_device.items():
         span.set_attribute(f"accelera.tasks.{device}", share.tasks)
 
 
@@ -115,13 +117,13 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 @final
-class _Begun(NamedTuple):
+class _OpenSpan(NamedTuple):
     span: Span
     token: Any
 
 
-class _Open(threading.local):
+class _ThreadSpans(threading.local):
     """The spans that a thread has begun and not ended, the innermost last."""
 
     def __init__(self) -> None:
-        self.spans: list[_Begun] = []
+        self.spans: list[_OpenSpan] = []

@@ -26,9 +26,9 @@ BUCKETS_S = (1e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0
 """Upper bounds of the histogram of execution times, in seconds."""
 MOST_DEVICES = 256
 """Devices beyond so many are counted together: nodes of a cluster may come and go for ever."""
-_Free = WeakMethod[Callable[[], int]] | Callable[[], int]
-"""Who says how much memory is free: held weakly, so that a GPU that nobody uses can go."""
-_CHOSEN = (StrategyKind.CPU_ONLY, StrategyKind.GPU_ONLY, StrategyKind.HYBRID)
+_MemorySource = WeakMethod[Callable[[], int]] | Callable[[], int]
+"""Callback for the free memory of a device; held weakly, so that an unused GPU can be collected."""
+_CHOSEN_KINDS = (StrategyKind.CPU_ONLY, StrategyKind.GPU_ONLY, StrategyKind.HYBRID)
 
 
 @final
@@ -122,7 +122,7 @@ class _Meters:
         )
         self.seconds = {
             (kind, fallback): seconds.labels(kind.value, "true" if fallback else "false")
-            for kind in _CHOSEN
+            for kind in _CHOSEN_KINDS
             for fallback in (False, True)
         }
         self._tasks = Counter(f"{name}_tasks", "Tasks finished.", ("device",), registry=registry)
@@ -141,24 +141,28 @@ class _Meters:
         self._memory = Gauge(
             f"{name}_device_memory_free_bytes", "Free bytes of device memory.", ("device",), registry=registry
         )
-        self._free: dict[str, list[_Free]] = {}
+        self._memory_sources: dict[str, list[_MemorySource]] = {}
         self._devices: dict[str, tuple[Counter, Counter]] = {}
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._lock = threading.Lock()
 
     def watch_memory(self, device: str, memory_available: Callable[[], int]) -> None:
         """Tell the free memory of ``device``; of several of one name the least."""
-        source: _Free
+        source: _MemorySource
         try:
             source = WeakMethod(memory_available)
         except TypeError:
             source = memory_available
         with self._lock:
-            known = device in self._free
-            others = [each for each in self._free.get(device, ()) if _alive(each) and each != source]
-            self._free[device] = [*others, source]
+            known = device in self._memory_sources
+            others = [
+                each
+                for each in self._memory_sources.get(device, ())
+                if _live_callback(each) and each != source
+            ]
+            self._memory_sources[device] = [*others, source]
         if not known:
-            self._memory.labels(device).set_function(lambda: _least(self._free[device]))
+            self._memory.labels(device).set_function(lambda: _least_free_bytes(self._memory_sources[device]))
 
     def of_device(self, device: str) -> tuple[Any, Any]:
         """Return the counters of tasks and of busy seconds."""
@@ -191,16 +195,16 @@ def _meters_of(registry: CollectorRegistry) -> _Meters:
         return _METERS[registry]
 
 
-def _alive(source: _Free) -> Callable[[], int] | None:
+def _live_callback(source: _MemorySource) -> Callable[[], int] | None:
     return source() if isinstance(source, WeakMethod) else source
 
 
-def _least(sources: Sequence[_Free]) -> float:
-    numbers = [_number(asked) for asked in map(_alive, sources) if asked is not None]
+def _least_free_bytes(sources: Sequence[_MemorySource]) -> float:
+    numbers = [_free_bytes_or_nan(asked) for asked in map(_live_callback, sources) if asked is not None]
     return min((each for each in numbers if not math.isnan(each)), default=math.nan)
 
 
-def _number(memory_available: Callable[[], int]) -> float:
+def _free_bytes_or_nan(memory_available: Callable[[], int]) -> float:
     """Return what is free; not a number where the device does not say, so that collecting goes on."""
     try:
         return float(memory_available())

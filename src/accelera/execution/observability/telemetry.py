@@ -35,7 +35,7 @@ def log_hardware(has_gpu: Callable[[], bool] | None = None) -> None:
         hardware = HardwareCapabilities.detect()
         available = hardware.gpu_available if has_gpu is None else has_gpu()
         _LOGGER.info(
-            "Hardware detection: %d CPU cores, GPU available: %s", hardware.cpu_cores, _word(available)
+            "Hardware detection: %d CPU cores, GPU available: %s", hardware.cpu_cores, _bool_text(available)
         )
 
 
@@ -76,14 +76,14 @@ def log_end(result: ExecutionResult[Any] | StreamReport) -> None:
             "Execution %s in %.1fms (fallback: %s)",
             f"ended early ({stopped_by})" if stopped_by else "completed",
             1e3 * result.execution_time,
-            _word(result.fallback_occurred),
+            _bool_text(result.fallback_occurred),
         )
 
 
 def log_failed(seconds: float, error: BaseException, fallback_occurred: bool) -> None:
     """Say that a batch or stream ended with an exception."""
     if is_logged():
-        kind, fallback = type(error).__name__, _word(fallback_occurred)
+        kind, fallback = type(error).__name__, _bool_text(fallback_occurred)
         _LOGGER.info("Execution failed in %.1fms (fallback: %s): %s", 1e3 * seconds, fallback, kind)
 
 
@@ -102,7 +102,7 @@ def _log_reasons(decision: Decision) -> None:
         _LOGGER.debug("%s: %s", decision.rule, reason)
 
 
-def _word(value: bool) -> str:
+def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
@@ -179,11 +179,11 @@ class Telemetry:
     """Counts of one batch or stream, from all lanes that work on it; passed on to observers."""
 
     __slots__ = (
+        "_fallback_kinds",
         "_hybrid",
         "_lock",
         "_observers",
         "_queued",
-        "_told",
         "_waiting",
         "device_errors",
         "fallen_back",
@@ -207,26 +207,26 @@ class Telemetry:
         self._waiting = 0
         self._queued: int | None = None
         self._hybrid = False
-        self._told: set[FailureKind] = set()
+        self._fallback_kinds: set[FailureKind] = set()
 
     def uses(self, device: str, memory_available: Callable[[], int]) -> None:
         """A manager was made with a GPU."""
-        self._tell("on_device", device, memory_available)
+        self._notify("on_device", device, memory_available)
 
     def decided(self, decision: Decision, task_count: int) -> None:
         """A strategy was chosen."""
         self._waiting = task_count
         self._hybrid = decision.strategy.kind is StrategyKind.HYBRID
         if self._observers:
-            self._tell("on_decision", decision, task_count)
-            self._tell("on_queue", task_count)
+            self._notify("on_decision", decision, task_count)
+            self._notify("on_queue", task_count)
         log_begin(task_count, decision)
 
     def streams(self, number: int, decision: Decision) -> None:
         """A stream begins."""
         self._queued = 0
         self._hybrid = decision.strategy.kind is StrategyKind.HYBRID
-        self._tell("on_stream", number, decision)
+        self._notify("on_stream", number, decision)
 
     def waits(self, change: int) -> None:
         """So many tasks of a stream were drawn; below 0: are done."""
@@ -236,29 +236,29 @@ class Telemetry:
             if self._queued is None:
                 return
             self._queued += change
-        self._tell("on_queue", change)
+        self._notify("on_queue", change)
 
     def streamed(self, number: int, report: StreamReport) -> None:
         """A stream is over."""
         with self._lock:
             left, self._queued = self._queued, None
         if left:
-            self._tell("on_queue", -left)
-        self._tell("on_stream_end", number, report)
+            self._notify("on_queue", -left)
+        self._notify("on_stream_end", number, report)
 
     def done(self, result: ExecutionResult[Any], totals: ManagerTotals) -> None:
         """The batch is over: log it, count it in ``totals``, tell observers."""
         log_end(result)
         totals.count(self)
-        self._no_longer_waiting()
-        self._tell("on_done", result)
+        self._clear_waiting()
+        self._notify("on_done", result)
 
     def failed(self, error: BaseException, seconds: float, totals: ManagerTotals) -> None:
         """The batch ended with an exception: log it, count it in ``totals``, tell observers."""
         log_failed(seconds, error, self.fallen_back > 0)
         totals.count(self, failed=True)
-        self._no_longer_waiting()
-        self._tell("on_failed", error, self.fallen_back > 0)
+        self._clear_waiting()
+        self._notify("on_failed", error, self.fallen_back > 0)
 
     def ran(
         self, device: str, task_count: int, seconds: float, *, whole: bool = True, counted: bool = False
@@ -275,7 +275,7 @@ class Telemetry:
             share.busy_s += seconds
             if whole and (share.batches <= MOST_SAMPLES or self._queued is not None):
                 self.samples.append((device, task_count, seconds))
-        self._tell_chunk(device, task_count, seconds)
+        self._notify_chunk(device, task_count, seconds)
 
     def count_tasks(self, device: str, task_count: int) -> None:
         """Count tasks that are done, or failed for good; observers hear by ``ran`` and ``tell_failed``."""
@@ -284,7 +284,7 @@ class Telemetry:
 
     def tell_failed(self, device: str) -> None:
         """Tell of a task that was counted as failed."""
-        self._tell_chunk(device, 1, 0.0)
+        self._notify_chunk(device, 1, 0.0)
 
     def take_samples(self) -> list[tuple[str, int, float]]:
         """Return the samples since this was last called; a stream learns as it goes."""
@@ -295,7 +295,7 @@ class Telemetry:
     @property
     def reasons(self) -> Collection[FailureKind]:
         """The kinds of failures for which tasks fell back."""
-        return self._told if self.fallen_back else ()
+        return self._fallback_kinds if self.fallen_back else ()
 
     def shares(self) -> dict[str, DeviceShare]:
         """Return what each device has done so far, as it is now."""
@@ -307,13 +307,13 @@ class Telemetry:
         """A task is tried again."""
         with self._lock:
             self.retries += 1
-        self._tell("on_retry", index, error, device)
+        self._notify("on_retry", index, error, device)
 
     def split(self, device: str, task_count: int, error: BaseException) -> None:
         """``device`` ran out of memory on so many tasks at once."""
         with self._lock:
             self.oom_splits += 1
-        self._tell("on_split", device, task_count, error)
+        self._notify("on_split", device, task_count, error)
 
     def fell_back(self, device: str, task_count: int, error: BaseException) -> None:
         """Tasks of ``device`` go to the CPU."""
@@ -325,14 +325,14 @@ class Telemetry:
             known = self.device_errors and self.device_errors[-1] is error
             if not known and (self._queued is None or len(self.device_errors) < MOST_ERRORS):
                 self.device_errors.append(error)
-            again = kind in self._told
-            self._told.add(kind)
+            again = kind in self._fallback_kinds
+            self._fallback_kinds.add(kind)
         log_fallback(error, hybrid=self._hybrid, again=again)
-        self._tell("on_fallback", device, task_count, error)
+        self._notify("on_fallback", device, task_count, error)
 
     def breaker(self, device: str, state: str) -> None:
         """The breaker of ``device`` changed."""
-        self._tell("on_breaker", device, state)
+        self._notify("on_breaker", device, state)
 
     def _share(self, device: str) -> DeviceShare:
         share = self.per_device.get(device)
@@ -340,24 +340,24 @@ class Telemetry:
             share = self.per_device[device] = DeviceShare()
         return share
 
-    def _tell_chunk(self, device: str, task_count: int, seconds: float) -> None:
+    def _notify_chunk(self, device: str, task_count: int, seconds: float) -> None:
         with self._lock:
             fewer = min(task_count, self._waiting)
             self._waiting -= fewer
         if self._observers:
-            self._tell("on_chunk", device, task_count, seconds)
+            self._notify("on_chunk", device, task_count, seconds)
             if fewer:
-                self._tell("on_queue", -fewer)
+                self._notify("on_queue", -fewer)
 
-    def _no_longer_waiting(self) -> None:
+    def _clear_waiting(self) -> None:
         if not self._waiting:
             return
         with self._lock:
             left, self._waiting = self._waiting, 0
         if left:
-            self._tell("on_queue", -left)
+            self._notify("on_queue", -left)
 
-    def _tell(self, what: str, *facts: Any) -> None:
+    def _notify(self, what: str, *facts: Any) -> None:
         for observer in self._observers:
             try:
                 getattr(observer, what)(*facts)

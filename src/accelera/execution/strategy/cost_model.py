@@ -78,19 +78,19 @@ def forecast(
     gpu_s = pace.begin_s + launches * pace.launch_s + count * pace.gpu_task_s
     gpu_needed = 1 - MARGIN - min(uncertainty, MOST_UNCERTAIN)
     if repeats:
-        hybrid_s = min(cpu_s, gpu_s, _even_s(count, pace, fitting))
+        hybrid_s = min(cpu_s, gpu_s, _balanced_s(count, pace, fitting))
         helps = pace.begin_s + pace.gpu_s(1) < cpu_s
         return StrategyForecast(cpu_s, gpu_s, hybrid_s, gpu_needed, math.inf if helps else 0.0)
-    hybrid_s = _together_s(count, pace, fitting)
+    hybrid_s = _hybrid_s(count, pace, fitting)
     hybrid_needed = 1 - MARGIN - HYBRID_UNCERTAINTY_SHARE * min(uncertainty, MOST_UNCERTAIN)
     return StrategyForecast(cpu_s, gpu_s, hybrid_s, gpu_needed, hybrid_needed)
 
 
-def _together_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
+def _hybrid_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
     """Return the seconds of both, with half a long task of the CPU at the end."""
     if pace.begin_s + HYBRID_LAUNCHES * pace.launch_s >= pace.cpu_s(count):
         return _cpu_s(count, pace) + pace.launch_s
-    return max(_even_s(count, pace, fitting) + pace.late_s / 2, pace.cpu_task_s)
+    return max(_balanced_s(count, pace, fitting) + pace.late_s / 2, pace.cpu_task_s)
 
 
 def _cpu_s(count: int, pace: DeviceRates) -> float:
@@ -100,7 +100,7 @@ def _cpu_s(count: int, pace: DeviceRates) -> float:
     return max(pace.cpu_task_s * math.ceil(count / pace.workers), even_s + longer_s)
 
 
-def _even_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
+def _balanced_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
     """Return the seconds of both when they end together."""
     task_s = pace.gpu_task_s + (pace.launch_s / fitting if fitting is not None else 0.0)
     cpu_rate, gpu_rate = pace.workers / pace.cpu_task_s, 1 / task_s
@@ -117,7 +117,7 @@ NEGLIGIBLE_S = 2e-4
 """A batch that one of the CPU's workers does in so little is done before a GPU has begun."""
 
 _BOTH = ExecutionStrategy.Hybrid()
-_TRIFLE = Decision(
+_NEGLIGIBLE = Decision(
     ExecutionStrategy.CpuOnly, "learned rates", ("the CPU is through with it before a GPU has begun",)
 )
 
@@ -152,7 +152,7 @@ def cached_choice(entry: FunctionHistory, now: Facts) -> Decision | None:
         return None
     if choice.decision.strategy.kind is StrategyKind.HYBRID:
         return choice.decision
-    return _sampled_anew(entry, DecisionInputs(*now), choice.decision, choice.pace)
+    return _resample_if_due(entry, DecisionInputs(*now), choice.decision, choice.pace)
 
 
 def choose_strategy(entry: FunctionHistory, now: DecisionInputs, tree: Decision) -> Decision:
@@ -160,25 +160,25 @@ def choose_strategy(entry: FunctionHistory, now: DecisionInputs, tree: Decision)
     sides = now.sides
     cpu_samples, gpu_samples = entry.samples(sides.cpu_model), entry.samples(sides.gpu_model)
     if min(cpu_samples, gpu_samples) < NEEDED:
-        return _gathering(entry, now, tree, cpu_samples, gpu_samples)
+        return _sampling_decision(entry, now, tree, cpu_samples, gpu_samples)
     if entry.estimates[sides.cpu_model].task_s * now.task_count < NEGLIGIBLE_S:
-        return _TRIFLE
-    choice = entry.choice = _chosen(entry, now, {sides.cpu: cpu_samples, sides.gpu: gpu_samples})
-    return _sampled_anew(entry, now, choice.decision, choice.pace)
+        return _NEGLIGIBLE
+    choice = entry.choice = _predicted_choice(entry, now, {sides.cpu: cpu_samples, sides.gpu: gpu_samples})
+    return _resample_if_due(entry, now, choice.decision, choice.pace)
 
 
-def _chosen(entry: FunctionHistory, now: DecisionInputs, samples: dict[str, int]) -> CachedDecision:
+def _predicted_choice(entry: FunctionHistory, now: DecisionInputs, samples: dict[str, int]) -> CachedDecision:
     estimates = entry.estimates
-    pace, said = prediction(entry, now)
-    strategy, reason = _soonest(said)
+    pace, predicted = prediction(entry, now)
+    strategy, reason = _fastest(predicted)
     decision = Decision(
         strategy,
         "learned rates",
-        (reason, _described(pace, now)),
+        (reason, _rates_text(pace, now)),
         strategy.kind is StrategyKind.HYBRID,
-        said.by_name(),
+        predicted.by_name(),
         samples,
-        _handed_on(pace, now) if strategy.kind is StrategyKind.HYBRID else None,
+        _batch_rates(pace, now) if strategy.kind is StrategyKind.HYBRID else None,
     )
     return CachedDecision(now, estimates, decision, pace)
 
@@ -191,16 +191,18 @@ def prediction(entry: FunctionHistory, now: DecisionInputs) -> tuple[DeviceRates
     return pace, forecast(now.task_count, pace, now.fitting, uncertainty, repeats=now.repeats)
 
 
-def _handed_on(pace: DeviceRates, now: DecisionInputs) -> DeviceRates:
-    """Return the pace for the batch: a long task does no harm where the GPU may take it over."""
+def _batch_rates(pace: DeviceRates, now: DecisionInputs) -> DeviceRates:
+    """Return the rates for the batch: late tasks do no harm where the GPU may run backup copies of them."""
     return pace._replace(late_s=0.0) if now.repeats else pace
 
 
-def _soonest(said: StrategyForecast) -> tuple[ExecutionStrategy, str]:
-    both = said.hybrid_s <= said.gpu_s or said.hybrid_needed > 1
+def _fastest(predicted: StrategyForecast) -> tuple[ExecutionStrategy, str]:
+    both = predicted.hybrid_s <= predicted.gpu_s or predicted.hybrid_needed > 1
     name, strategy = ("GPU and CPU", _BOTH) if both else ("the GPU alone", ExecutionStrategy.GpuOnly)
-    seconds, needed = (said.hybrid_s, said.hybrid_needed) if both else (said.gpu_s, said.gpu_needed)
-    share = seconds / said.cpu_s
+    seconds, needed = (
+        (predicted.hybrid_s, predicted.hybrid_needed) if both else (predicted.gpu_s, predicted.gpu_needed)
+    )
+    share = seconds / predicted.cpu_s
     share_text = f"{name} should take {share:.0%} of the CPU's time"
     if needed > 1:
         return strategy, f"{share_text}, and whoever is late is relieved of tasks"
@@ -209,7 +211,7 @@ def _soonest(said: StrategyForecast) -> tuple[ExecutionStrategy, str]:
     return ExecutionStrategy.CpuOnly, f"{share_text}, not less than {needed:.0%}"
 
 
-def _described(pace: DeviceRates, now: DecisionInputs) -> str:
+def _rates_text(pace: DeviceRates, now: DecisionInputs) -> str:
     begin = f", {pace.begin_s:.3g} s before the first" if pace.begin_s else ""
     return (
         f"a task takes {1e3 * pace.cpu_task_s:.3g} ms on one of {pace.workers} workers of {now.sides.cpu},"
@@ -217,7 +219,7 @@ def _described(pace: DeviceRates, now: DecisionInputs) -> str:
     )
 
 
-def _sampled_anew(
+def _resample_if_due(
     entry: FunctionHistory, now: DecisionInputs, chosen: Decision, pace: DeviceRates
 ) -> Decision:
     """Return ``chosen``, or both sides where one has not been measured for long enough to afford it."""
@@ -239,7 +241,7 @@ def _sampled_anew(
     )
 
 
-def _gathering(
+def _sampling_decision(
     entry: FunctionHistory, now: DecisionInputs, tree: Decision, cpu_samples: int, gpu_samples: int
 ) -> Decision:
     """Return the tree's decision, or both sides where the tree would never measure one of them."""

@@ -58,7 +58,7 @@ def _versions() -> dict[str, str | None]:
 
 
 class CachedDecision(NamedTuple):
-    """What was decided lately, and from what: it stands while neither has changed."""
+    """Last decision with its inputs; valid while the inputs and the estimates stay the same."""
 
     now: object
     """Everything that mattered beside the estimates."""
@@ -99,7 +99,7 @@ class FunctionHistory:
         self.seconds += seconds
         for device in self._rates:
             self.since[device] = self.since.get(device, 0.0) + seconds
-        self._conclude()
+        self._update_estimates()
 
     def samples(self, device: str) -> int:
         """Return how many samples of ``device`` there are."""
@@ -119,17 +119,17 @@ class FunctionHistory:
         entry.since = {str(device): float(seconds) for device, seconds in state["since"].items()}
         for device, (launches, *rates) in state["rates"].items():
             entry._rates[device] = RateModel.of_state(rates, launches=bool(launches))
-        entry._conclude()
+        entry._update_estimates()
         return entry
 
-    def _conclude(self) -> None:
+    def _update_estimates(self) -> None:
         found = ((device, rates.estimate()) for device, rates in self._rates.items())
         self.estimates = {device: estimate for device, estimate in found if estimate is not None}
         choice = self.choice
-        if choice is not None and not self._are_as_in(choice):
+        if choice is not None and not self._still_holds(choice):
             self.choice = None
 
-    def _are_as_in(self, choice: CachedDecision) -> bool:
+    def _still_holds(self, choice: CachedDecision) -> bool:
         return all(
             device in self.estimates and estimate.is_near(self.estimates[device])
             for device, estimate in choice.estimates.items()
@@ -222,7 +222,7 @@ class PerformanceHistory:
             state = json.loads(path.read_text(encoding="utf-8"))
             if state["format"] != FORMAT or state["machine"] != machine_fingerprint():
                 raise ValueError("it is of another machine, or of other libraries")
-            self._begin_s, self._entries = _begins(state), _entries(state)
+            self._begin_s, self._entries = _begin_seconds(state), _entries(state)
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -237,7 +237,7 @@ def shared_history() -> PerformanceHistory:
     return history
 
 
-def _begins(state: Mapping[str, Any]) -> dict[str, float]:
+def _begin_seconds(state: Mapping[str, Any]) -> dict[str, float]:
     begins = {str(device): float(seconds) for device, seconds in state["begin_s"].items()}
     if not all(0 <= seconds < math.inf for seconds in begins.values()):
         raise ValueError(f"{begins} are no seconds")
@@ -352,10 +352,10 @@ class PerformanceModel:
                     entry.record(sides.gpu_model, count, took_s * speeds[1], launches=True)
             entry.batch(seconds)
             if first is not None:
-                self._began(history, entry, first)
+                self._learn_begin(history, entry, first)
         history.save_if_old()
 
-    def _began(self, history: PerformanceHistory, entry: FunctionHistory, first: Sample) -> None:
+    def _learn_begin(self, history: PerformanceHistory, entry: FunctionHistory, first: Sample) -> None:
         """Learn from a function's first piece how long the GPU took to begin, if it had not run before."""
         model = self.sides.gpu_model
         cold = model not in history.begun_devices

@@ -79,7 +79,7 @@ SIGNIFICANT = 2.0
 
 
 class RateEstimate(NamedTuple):
-    """What the samples say; ``seconds(n) = launch_s + n * task_s``."""
+    """Rates fitted to the samples; ``seconds(n) = launch_s + n * task_s``."""
 
     launch_s: float
     """Seconds that every piece takes, however few its tasks."""

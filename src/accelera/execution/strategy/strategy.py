@@ -17,7 +17,7 @@ from accelera.settings import StrategyName, current_value
 
 
 class StrategyKind(enum.Enum):
-    """What kind of strategy it is."""
+    """Kind of a strategy."""
 
     AUTO = "Auto"
     CPU_ONLY = "CpuOnly"

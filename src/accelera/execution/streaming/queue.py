@@ -28,7 +28,7 @@ Arrival = tuple[int, Any, int]
 
 
 class FailedOutput(NamedTuple):
-    """Stands where the output of a task that failed would be; a ``TaskFailure`` may be an output as well."""
+    """Marks a failed task among the outputs; needed because a ``TaskFailure`` may itself be an output."""
 
     failure: TaskFailure
 
@@ -81,7 +81,7 @@ class ReorderBuffer:
 
 
 _ITERATORS: Final[tuple[type, ...]] = (type(iter([])), type(iter(())), type(iter(range(0))))
-"""Of collections in memory: they never block, so that many tasks are drawn at once."""
+"""Iterators of collections in memory: they never block, so many tasks can be drawn at once."""
 
 
 @final
@@ -135,18 +135,21 @@ class StreamQueue(TaskQueue):
         self._outputs = outputs
         self._gpu_first = self._gpu_alone = gpu_first
         self._balancer = LoadBalancer(None, time.monotonic()) if shared else None
-        self._ahead: deque[Any] = deque()
-        self._taken = self._came_back = self._drawn = self._promised = self._reported = 0
-        self._exhausted = self._stopped = self._hungry = False
+        self._prefetched: deque[Any] = deque()
+        self._taken = self._requeued = self._drawn = self._reserved = self._reported = 0
+        self._exhausted = self._stopped = self._taker_waits = False
         self._drawing, self._waits_for_room = True, False
         self._returned: deque[TaskRange] = deque()
         self._for_both: deque[TaskRange] = deque()
         self._for_cpu: deque[TaskRange] = deque()
         self._taken_over = 0
-        self._left_alone: tuple[str, Exception] | None = None
+        self._gpu_failure: tuple[str, Exception] | None = None
         self._closed = False
         self._reporting = threading.Lock()
-        self._source, self._asked = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._room_freed, self._output_ready = (
+            threading.Condition(self._lock),
+            threading.Condition(self._lock),
+        )
         self._error: BaseException | None = None
 
     @property
@@ -162,26 +165,26 @@ class StreamQueue(TaskQueue):
     @property
     def remaining(self) -> int:
         """How many tasks may be in memory at once; those nobody has taken once the end is known."""
-        return self._drawn - self._taken + self._came_back if self._exhausted else self._window.most
+        return self._drawn - self._taken + self._requeued if self._exhausted else self._window.most
 
     @property
     def left(self) -> int:
-        """As many as remain."""
+        """The same as ``remaining``."""
         return self.remaining
 
     def draw(self) -> None:
         """Draw tasks while there is room for them, to the end of the stream; in a thread of its own."""
         error: BaseException | None = None
         try:
-            while (count := self._room_for()) and self._drew(count):
+            while (count := self._await_room()) and self._draw_up_to(count):
                 self._report_drawn()
         except BaseException as raised:
             error = raised
         with self._turn:
             self._drawing, self._exhausted = False, True
             self._error = self._error or error
-            self._window.draw(self._drawn - self._promised)
-            self._promised = self._drawn
+            self._window.draw(self._drawn - self._reserved)
+            self._reserved = self._drawn
             self._wake_all()
         self._report_drawn()
 
@@ -207,9 +210,9 @@ class StreamQueue(TaskQueue):
                 self.telemetry.count_tasks(device, len(outputs))
             for index, output in enumerate(outputs, start):
                 self._outputs.put(index, output, self._window.keep(output))
-            proven = self._proven(start, len(outputs))
+            proven = self._confirmed_suspicions(start, len(outputs))
             self._settle(len(outputs))
-        self._blame(proven)
+        self._report_faults(proven)
 
     def fail(self, index: int, error: BaseException, device: str) -> None:
         """Tell that the user's function raised ``error`` on a task."""
@@ -228,31 +231,31 @@ class StreamQueue(TaskQueue):
     def give_back(self, piece: TaskRange) -> None:
         """Return tasks that were not begun."""
         with self._turn:
-            self._back(piece, self._returned)
+            self._requeue(piece, self._returned)
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
-        """Let the CPU take everything until the GPU asks again."""
+        """Let the CPU take all tasks until the GPU asks for some again."""
         with self._turn:
             self._gpu_alone = False
-            self._left_alone = device, error
+            self._gpu_failure = device, error
             if self._balancer is not None:
                 self._balancer.give_up_gpu()
             self._turn.notify_all()
         self._report_taken_over()
-        self.call_cpu()
+        self.request_cpu_lane()
 
-    def break_down(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Tell that an executor itself failed."""
         with self._turn:
             self._error, self._stopped = error, True
             self._wake_all()
 
-    def deserted(self) -> None:
+    def lanes_returned(self) -> None:
         """Tell that the last lane has returned; the stream fails if tasks are left."""
         with self._turn:
-            if self._over or self.stopped:
+            if self._all_settled or self.stopped:
                 return
-        self.break_down(
+        self.abort(
             DeviceError(
                 "[stream] an executor returned although tasks were left: `Lane.work` must go on until"
                 " `take` returns None"
@@ -263,17 +266,17 @@ class StreamQueue(TaskQueue):
         """Begin no further task."""
         with self._turn:
             self._stopped = True
-            self._ahead.clear()
+            self._prefetched.clear()
             self._wake_all()
 
     def close(self) -> None:
-        """Let go of whatever it holds, and of what those left behind may still bring; only once stopped."""
+        """Drop everything it holds, and ignore later results of abandoned threads; call it once stopped."""
         with self._turn:
             self._closed = True
             self._outputs, self._tasks = ArrivalBuffer(), iter(())
-            for heap in (self._ahead, self._returned, self._for_both, self._for_cpu):
+            for heap in (self._prefetched, self._returned, self._for_both, self._for_cpu):
                 heap.clear()
-            self._attribution, self._left_alone, self._error = FaultAttribution(), None, None
+            self._attribution, self._gpu_failure, self._error = FaultAttribution(), None, None
 
     def next_output(self) -> tuple[int, Any] | None:
         """Return the next index and its output, waiting for it; None at the end.
@@ -281,104 +284,104 @@ class StreamQueue(TaskQueue):
         Raises what broke the stream, after every output that was there before, and TimeoutError when one is
         not there in time.
         """
-        with self._asked:
+        with self._output_ready:
             while not self.cancelled:
                 arrived = self._outputs.next()
                 if arrived is not None:
                     index, output, nbytes = arrived
                     self._window.let_go(nbytes)
-                    if self._waits_for_room and self._is_worth_drawing():
-                        self._source.notify()
+                    if self._waits_for_room and self._should_draw():
+                        self._room_freed.notify()
                     return index, output
-                if self._over or self._stopped:
+                if self._all_settled or self._stopped:
                     if self._error is not None:
                         raise self._error
                     return None
                 self._wait_for_output()
             return None
 
-    def _put_back_for_cpu(
+    def _requeue_for_cpu(
         self,
         piece: TaskRange,
         failure: tuple[str, Exception],
         suspicion: Suspicion | None,
         *,
-        for_good: bool,
+        permanent: bool,
     ) -> int:
         if suspicion is not None:
             self._attribution.hold(piece.start, piece.stop, suspicion)
-        self._back(piece, self._for_cpu if for_good else self._for_both)
+        self._requeue(piece, self._for_cpu if permanent else self._for_both)
         return len(piece.tasks)
 
     def _is_over(self) -> bool:
-        return self._over or self.stopped
+        return self._all_settled or self.stopped
 
     def _wait_for_output(self) -> None:
         """Wait until there may be an output; raises when the time is over."""
-        if self._left_s() == 0:
+        if self._time_left_s() == 0:
             self.late = True
             raise TimeoutError
-        self._asked.wait(self._patience_s())
+        self._output_ready.wait(self._wait_timeout_s())
 
     @property
-    def _over(self) -> bool:
+    def _all_settled(self) -> bool:
         return self._exhausted and self.settled == self._drawn
 
-    def _is_worth_drawing(self) -> bool:
-        """Whether to draw: while much can be taken still, not one by one: pieces are to be worth it."""
+    def _should_draw(self) -> bool:
+        """Return whether to draw now: in batches, not task by task, unless few prefetched tasks are left."""
         room, drawn = self._window.room, self._window.drawn
-        waiting = self.settled - (self._promised - drawn)
+        waiting = self.settled - (self._reserved - drawn)
         return room > 0 and (room >= drawn or 2 * waiting < drawn)
 
-    def _room_for(self) -> int:
-        """Return how many tasks to draw, when there is room for some; 0 when nobody wants any more."""
-        with self._source:
+    def _await_room(self) -> int:
+        """Wait for room in the window; return how many tasks to draw, 0 when the stream was stopped."""
+        with self._room_freed:
             self._drawing = False
             self._turn.notify_all()
             self._waits_for_room = True
-            while not (self._stopped or self._is_worth_drawing()):
-                self._source.wait()
+            while not (self._stopped or self._should_draw()):
+                self._room_freed.wait()
             self._waits_for_room = False
             if self._stopped:
                 return 0
             count = self._window.room
             self._window.draw(count)
-            self._promised += count
+            self._reserved += count
             self._drawing = True
             return count
 
-    def _drew(self, count: int) -> bool:
-        """Draw up to so many tasks, each there to be taken at once; return whether there may be more."""
+    def _draw_up_to(self, count: int) -> bool:
+        """Draw up to ``count`` tasks, each available at once; return whether there may be more."""
         if isinstance(self._tasks, _ITERATORS) and not self._window.by_bytes:
-            return self._drew_at_once(count)
+            return self._draw_at_once(count)
         weigh = self._window.weigh if self._window.by_bytes else None
         for task in islice(self._tasks, count):
             self._drawn += 1
-            self._ahead.append(task)
-            if self._hungry:
+            self._prefetched.append(task)
+            if self._taker_waits:
                 with self._turn:
-                    self._hungry = False
+                    self._taker_waits = False
                     self._turn.notify_all()
             if self._stopped or (weigh is not None and weigh(task)):
                 break
         else:
-            return self._drawn == self._promised
+            return self._drawn == self._reserved
         with self._turn:
-            self._window.draw(self._drawn - self._promised)
-            self._promised = self._drawn
+            self._window.draw(self._drawn - self._reserved)
+            self._reserved = self._drawn
         return not self._stopped
 
-    def _drew_at_once(self, count: int) -> bool:
+    def _draw_at_once(self, count: int) -> bool:
         with self._turn:
-            before = len(self._ahead)
-            self._ahead.extend(islice(self._tasks, count))
-            self._drawn += len(self._ahead) - before
-            self._hungry = False
+            before = len(self._prefetched)
+            self._prefetched.extend(islice(self._tasks, count))
+            self._drawn += len(self._prefetched) - before
+            self._taker_waits = False
             self._turn.notify_all()
-            return self._drawn == self._promised
+            return self._drawn == self._reserved
 
     def _report_drawn(self) -> None:
-        """Say what was drawn before anybody says that it is done."""
+        """Report drawn tasks to telemetry, before any of them is reported as done."""
         with self._reporting:
             with self._turn:
                 reported, self._reported = self._reported, self._drawn
@@ -387,61 +390,61 @@ class StreamQueue(TaskQueue):
                 self.telemetry.waits(waiting)
 
     def _report_taken_over(self) -> None:
-        """Say what the CPU has taken because the GPU, which was to do it, is left alone."""
+        """Report tasks that the CPU took because the GPU, which was to do them, is not used."""
         if not self._taken_over:
             return
         with self._turn:
-            count, left_alone = self._taken_over, self._left_alone
-            if left_alone is None:
+            count, gpu_failure = self._taken_over, self._gpu_failure
+            if gpu_failure is None:
                 return
             self._taken_over = 0
         if count:
-            self.telemetry.fell_back(left_alone[0], count, left_alone[1])
+            self.telemetry.fell_back(gpu_failure[0], count, gpu_failure[1])
 
     def _next_piece(self, side: DeviceKind, count: int, *, wait: bool) -> TaskRange | None:
         if side is DeviceKind.GPU:
-            self._gpu_alone, self._left_alone = self._gpu_first, None
+            self._gpu_alone, self._gpu_failure = self._gpu_first, None
         while not self.stopped:
             allowed = self._allowed(side, count)
-            piece = self._from_returned(side, count) or self._from_ahead(side, allowed)
+            piece = self._take_requeued(side, count) or self._take_prefetched(side, allowed)
             if piece is not None:
                 return piece
-            if self._over or not (wait or (self._drawing and not self._taken)):
+            if self._all_settled or not (wait or (self._drawing and not self._taken)):
                 return None
-            if self._may_begin(side):
-                self._hungry = True
-            if not (self._ahead and self._may_begin(side)):
+            if self._may_take_new(side):
+                self._taker_waits = True
+            if not (self._prefetched and self._may_take_new(side)):
                 self._turn.wait()
         return None
 
-    def _may_begin(self, side: DeviceKind) -> bool:
-        """Whether this side may take what was drawn and never taken."""
+    def _may_take_new(self, side: DeviceKind) -> bool:
+        """Return whether this side may take prefetched tasks."""
         return side is DeviceKind.GPU or not self._gpu_alone
 
     def _allowed(self, side: DeviceKind, count: int) -> int:
-        """Return how many this side should take, so that neither holds up the other; it took before."""
+        """Return how many tasks this side should take, so that neither side delays the other; at least 1."""
         if self._balancer is None:
             return count
-        there, now_s = len(self._ahead), time.monotonic()
+        there, now_s = len(self._prefetched), time.monotonic()
         return max(1, self._balancer.allowed(side, threading.get_ident(), count, there, now_s))
 
-    def _from_returned(self, side: DeviceKind, count: int) -> TaskRange | None:
+    def _take_requeued(self, side: DeviceKind, count: int) -> TaskRange | None:
         for heap in (self._returned, self._for_both, self._for_cpu if side is DeviceKind.CPU else None):
             if heap:
                 piece = heap.popleft()
                 if len(piece.tasks) > count:
                     heap.appendleft(piece.part(count, len(piece.tasks)))
                     piece = piece.part(0, count)
-                self._came_back -= len(piece.tasks)
+                self._requeued -= len(piece.tasks)
                 if heap is self._returned:
                     self._note_taken(side, len(piece.tasks))
                 return piece
         return None
 
-    def _from_ahead(self, side: DeviceKind, count: int) -> TaskRange | None:
-        if not (self._ahead and self._may_begin(side)):
+    def _take_prefetched(self, side: DeviceKind, count: int) -> TaskRange | None:
+        if not (self._prefetched and self._may_take_new(side)):
             return None
-        tasks = [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
+        tasks = [self._prefetched.popleft() for _ in range(min(count, len(self._prefetched)))]
         if self._balancer is not None:
             self._balancer.took(side, threading.get_ident(), len(tasks), time.monotonic())
         piece = TaskRange(self._taken, tasks)
@@ -450,23 +453,23 @@ class StreamQueue(TaskQueue):
         return piece
 
     def _note_taken(self, side: DeviceKind, count: int) -> None:
-        """Count what the CPU takes that was the GPU's."""
+        """Count tasks of the GPU that the CPU takes."""
         if self._gpu_first and side is DeviceKind.CPU:
             self._taken_over += count
 
-    def _back(self, piece: TaskRange, heap: deque[TaskRange]) -> None:
+    def _requeue(self, piece: TaskRange, heap: deque[TaskRange]) -> None:
         heap.append(piece)
-        self._came_back += len(piece.tasks)
+        self._requeued += len(piece.tasks)
         if self._balancer is not None:
             self._balancer.returned(threading.get_ident(), len(piece.tasks))
         self._turn.notify_all()
 
     def _settle(self, count: int) -> None:
         self.settled += count
-        self._asked.notify_all()
-        if self._over:
+        self._output_ready.notify_all()
+        if self._all_settled:
             self._turn.notify_all()
 
     def _wake_all(self) -> None:
-        for who in (self._turn, self._source, self._asked):
+        for who in (self._turn, self._room_freed, self._output_ready):
             who.notify_all()

@@ -24,7 +24,7 @@ from accelera.execution.tasks.queue import GRACE_S, TOKEN_S
 from accelera.execution.tasks.run import ThreadContext, lane_thread
 
 SAMPLES_AT_ONCE: Final = 64
-"""Ranges that are learned from at once; none is kept longer, however long the stream."""
+"""Number of samples that are learned from at once; bounds the samples kept, however long the stream."""
 _NUMBERS: Final = itertools.count(1)
 
 Learn = Callable[[Sequence[Any], float], None]
@@ -33,7 +33,7 @@ Learn = Callable[[Sequence[Any], float], None]
 
 @final
 class StreamTelemetry:
-    """What is known of one stream.
+    """Telemetry of one stream: its report, samples and log lines.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class StreamTelemetry:
         self._learn, self._count = learn, count
         self._number = next(_NUMBERS)
         self._began_s = self._learned_s = 0.0
-        self._clean = (0, 0)
+        self._failure_counts = (0, 0)
         self._last: StreamReport | None = None
 
     def begin(self) -> None:
-        """The first output was asked for."""
+        """Note that the first output was requested."""
         self._began_s = self._learned_s = time.perf_counter()
         self._telemetry.streams(self._number, self._decision)
         log_stream(self._decision)
@@ -71,22 +71,22 @@ class StreamTelemetry:
 
     def report(self) -> StreamReport:
         """Return what was done so far, and how it ended, if it did: then nothing changes any more."""
-        return self._last or self._now(None, None)
+        return self._last or self._report_now(None, None)
 
-    def never_began(self) -> None:
-        """Note that nothing was asked for before the caller closed it."""
-        self._last = self._now("closed", None)
+    def closed_unstarted(self) -> None:
+        """Note that the caller closed the stream before requesting an output."""
+        self._last = self._report_now("closed", None)
 
     def end(self, ended_by: Ending, error: BaseException | None) -> StreamReport:
         """Learn, log, tell and count the end; return what was done."""
         self._learn_from_samples()
-        self._last = report = self._now(ended_by, error)
+        self._last = report = self._report_now(ended_by, error)
         log_stream_end(report)
         self._count(self._telemetry, failed=error is not None)
         self._telemetry.streamed(self._number, report)
         return report
 
-    def _now(self, ended_by: Ending | None, error: BaseException | None) -> StreamReport:
+    def _report_now(self, ended_by: Ending | None, error: BaseException | None) -> StreamReport:
         queue, telemetry = self._queue, self._telemetry
         return StreamReport(
             self._decision,
@@ -105,9 +105,12 @@ class StreamTelemetry:
     def _learn_from_samples(self) -> None:
         """Learn from the pieces since the last lesson, unless a task failed or was tried again meanwhile."""
         samples, now_s = self._telemetry.take_samples(), time.perf_counter()
-        clean, self._clean = self._clean, (self._queue.failed, self._telemetry.retries)
+        failure_counts, self._failure_counts = (
+            self._failure_counts,
+            (self._queue.failed, self._telemetry.retries),
+        )
         passed_s, self._learned_s = now_s - self._learned_s, now_s
-        if samples and clean == self._clean:
+        if samples and failure_counts == self._failure_counts:
             self._learn(samples, min(passed_s, sum(seconds for _, _, seconds in samples)))
 
 
@@ -127,7 +130,7 @@ class StreamThreads:
 
     def __init__(self, queue: StreamQueue, first: Sequence[Lane], then: Lane | None = None) -> None:
         self._queue = queue
-        self._first, self._then = first, then
+        self._first, self._fallback_lane = first, then
         self._cpu = first[0] if then is None else then
         self._working = len(first)
         self._lanes: list[threading.Thread] = []
@@ -137,15 +140,15 @@ class StreamThreads:
 
     def start(self) -> None:
         """Begin."""
-        self._queue.call_cpu = self._join_in
+        self._queue.request_cpu_lane = self._start_fallback_lane
         self._source.start()
         for lane in self._first:
             self._start(lane)
 
     def wait(self) -> None:
-        """Return when no task is under way any more, or may be left behind: after the token was set.
+        """Wait until no task is running; after the token was set, running tasks are abandoned.
 
-        A source that blocks is left behind too. A thread that works on a task itself does not wait.
+        A source that blocks is abandoned too. A thread that runs a task itself does not wait.
         """
         if threading.get_ident() in self._queue.takers:
             return
@@ -153,9 +156,9 @@ class StreamThreads:
             _join(thread, lambda: self._queue.cancelled)
         self._source.join(GRACE_S)
 
-    def _join_in(self) -> None:
+    def _start_fallback_lane(self) -> None:
         with self._lock:
-            lane, self._then = self._then, None
+            lane, self._fallback_lane = self._fallback_lane, None
             if lane is not None:
                 self._working += 1
                 self._start(lane)
@@ -169,13 +172,13 @@ class StreamThreads:
         lane.work(self._queue, caller=True)
         with self._lock:
             self._working -= 1
-            deserts = lane is self._cpu or not self._working
-        if deserts:
-            self._queue.deserted()
+            unfinished = lane is self._cpu or not self._working
+        if unfinished:
+            self._queue.lanes_returned()
 
 
 def _join(thread: threading.Thread, hurried: Callable[[], bool]) -> None:
-    """Wait for a thread; a little only from when it is ``hurried`` on."""
+    """Wait for a thread; once ``hurried()`` holds, for at most ``GRACE_S`` seconds more."""
     since_s: float | None = None
     while thread.is_alive():
         if hurried():
@@ -216,7 +219,7 @@ class Stream(Closeable, Generic[Output]):
         self._threads = threads
         self._telemetry = telemetry
         self._on_error = on_error
-        self._asker: int | None = None
+        self._consumer_thread: int | None = None
         self._begun = self._over = False
         self._lock = threading.Lock()
 
@@ -231,7 +234,7 @@ class Stream(Closeable, Generic[Output]):
 
     def __next__(self) -> tuple[int, Output]:
         """Return the next index and its output, waiting for it."""
-        self._asker = threading.get_ident()
+        self._consumer_thread = threading.get_ident()
         try:
             if not self._begun:
                 self._begin()
@@ -255,9 +258,9 @@ class Stream(Closeable, Generic[Output]):
     def __del__(self) -> None:
         if getattr(self, "_over", True) or sys.is_finalizing():
             return
-        if self._asker == threading.get_ident():
+        if self._consumer_thread == threading.get_ident():
             self.close()
-        elif self._asker is not None:
+        elif self._consumer_thread is not None:
             # Whichever thread collects garbage may be one that this stream waits for, or hold what it needs.
             threading.Thread(target=self.close, name="accelera-close", daemon=True).start()
 
@@ -270,17 +273,17 @@ class Stream(Closeable, Generic[Output]):
             self._threads.start()
 
     def _next(self) -> tuple[int, Any] | None:
-        while (arrived := self._arrived()) is not None:
+        while (arrived := self._next_arrival()) is not None:
             self._telemetry.look()
             if not isinstance(arrived[1], FailedOutput):
                 return arrived
             if self._on_error == "collect":
                 return arrived[0], arrived[1].failure
             if self._on_error == "raise":
-                raise _raisable(arrived[1].failure)
+                raise _iterator_error(arrived[1].failure)
         return None
 
-    def _arrived(self) -> tuple[int, Any] | None:
+    def _next_arrival(self) -> tuple[int, Any] | None:
         try:
             return self._queue.next_output()
         except TimeoutError as late:
@@ -300,7 +303,7 @@ class Stream(Closeable, Generic[Output]):
             self._over = True
         self._queue.stop()
         if not self._begun:
-            self._telemetry.never_began()
+            self._telemetry.closed_unstarted()
         try:
             if self._begun and (error is None or isinstance(error, Exception)):
                 self._threads.wait()
@@ -342,8 +345,8 @@ def open_stream(
     return Stream(queue, threads, StreamTelemetry(queue, decision, learn, count), request.on_error)
 
 
-def _raisable(failure: TaskFailure) -> Any:
-    """Return what an iterator may raise: StopIteration would end it as if all tasks were done."""
+def _iterator_error(failure: TaskFailure) -> Any:
+    """Return the user's exception, StopIteration wrapped: an iterator that raised it would just end."""
     error = noted(failure)
     if not isinstance(error, StopIteration):
         return error

@@ -43,7 +43,7 @@ class Window:
     def __init__(self, limit: int | str | None = None, memory_per_task: int = 0) -> None:
         self.by_bytes = isinstance(limit, str)
         """Whether tasks and outputs are measured."""
-        self._limit = _checked(limit)
+        self._limit = _parse_limit(limit)
         if self._limit < 1:
             raise ValueError(f"[stream] window={limit!r}: give at least 1 task, or memory such as '256MiB'")
         self._stated_bytes = memory_per_task
@@ -70,11 +70,11 @@ class Window:
         return free if self._stated_bytes else min(free, 2 * self._sized - self.drawn)
 
     def draw(self, count: int) -> None:
-        """``count`` tasks are drawn; below 0: were not there."""
+        """Add ``count`` drawn tasks; a negative count takes back room that the source did not fill."""
         self.drawn += count
 
     def weigh(self, task: Any) -> bool:
-        """A task of a window in bytes was drawn; return whether it leaves less room than was thought."""
+        """Measure a drawn task of a window in bytes; return whether it leaves less room than expected."""
         nbytes = size_of(task)
         if nbytes <= self._task_bytes:
             return False
@@ -82,7 +82,7 @@ class Window:
         return self._stated_bytes < self._task_bytes + self._output_bytes
 
     def keep(self, output: Any) -> int:
-        """The output of a task waits to be taken; return its bytes, where they count."""
+        """Add an output that waits to be taken; return its bytes, 0 for a window of tasks."""
         if not self.by_bytes:
             return 0
         nbytes = size_of(output)
@@ -92,7 +92,7 @@ class Window:
         return nbytes
 
     def let_go(self, nbytes: int) -> None:
-        """An output of so many bytes was taken."""
+        """Remove an output of ``nbytes`` that was taken."""
         self.drawn -= 1
         self._kept_bytes -= nbytes
 
@@ -101,7 +101,7 @@ class Window:
         return max(self._stated_bytes, self._task_bytes + self._output_bytes, 1)
 
 
-def _checked(limit: Any) -> int:
+def _parse_limit(limit: Any) -> int:
     """Return a limit as a number of tasks or of bytes; raises TypeError when it is of another kind."""
     if limit is None:
         return DEFAULT_TASKS

@@ -29,8 +29,8 @@ class RangeQueue:
     def __init__(self, count: int, gpu_count: int | None = None, first: int = 0) -> None:
         self._shared = gpu_count is None
         self._front, self._back = first, count
-        self._border = count if gpu_count is None else max(gpu_count, first)
-        self._next_of_cpu = self._border
+        self._gpu_end = count if gpu_count is None else max(gpu_count, first)
+        self._cpu_front = self._gpu_end
         self._returned: deque[Range] = deque()
         self._for_both: deque[Range] = deque()
         self._for_cpu: deque[Range] = deque()
@@ -38,10 +38,10 @@ class RangeQueue:
         self._given_up = False
 
     def __len__(self) -> int:
-        """How many nobody has taken; about so many, when asked while others take."""
+        """Return the number of indices not taken yet; approximate while other threads take some."""
         if self._shared:
             return max(0, self._back - self._front) + self._waiting
-        return self._border - self._front + self._back - self._next_of_cpu + self._waiting
+        return self._gpu_end - self._front + self._back - self._cpu_front + self._waiting
 
     def take(self, side: DeviceKind, count: int) -> Range | None:
         """Return up to ``count`` indices as ``(start, stop)``; None when there is none for ``side``.
@@ -49,7 +49,7 @@ class RangeQueue:
         With a ``count`` of 0 only of what came back, one at a time.
         """
         if self._returned:
-            return self._taken_back(side, max(count, 1))
+            return self._take_requeued(side, max(count, 1))
         if self._for_both:
             return self._split(self._for_both, max(count, 1))
         if side is DeviceKind.CPU and self._for_cpu:
@@ -57,7 +57,7 @@ class RangeQueue:
         if not count:
             return None
         if side is DeviceKind.CPU:
-            return self._from_back(count) if self._shared else self._from_share(count)
+            return self._from_back(count) if self._shared else self._from_cpu_share(count)
         return self._from_front(count)
 
     def give_back(self, start: int, stop: int) -> None:
@@ -65,29 +65,29 @@ class RangeQueue:
         self._returned.append((start, stop))
         self._waiting += stop - start
 
-    def leave(self, start: int, stop: int, *, for_good: bool) -> None:
-        """Put indices back that a GPU failed at: for the CPU alone, or not ``for_good``."""
-        (self._for_cpu if for_good else self._for_both).append((start, stop))
+    def requeue_failed(self, start: int, stop: int, *, permanent: bool) -> None:
+        """Requeue indices that a GPU failed at: ``permanent`` for the CPU alone, otherwise for both sides."""
+        (self._for_cpu if permanent else self._for_both).append((start, stop))
         self._waiting += stop - start
 
     def give_up_gpu_share(self) -> int:
-        """Let both have what was kept for the GPU; return how many indices that are, counted only once."""
+        """Open the GPU's share to both sides; return its number of indices, the first time only."""
         if self._shared or self._given_up:
             return 0
         self._given_up = True
-        if self._front < self._border:
-            self.give_back(self._front, self._border)
-            self._front = self._border
-        return sum(stop - start for start, stop in self._returned if start < self._border)
+        if self._front < self._gpu_end:
+            self.give_back(self._front, self._gpu_end)
+            self._front = self._gpu_end
+        return sum(stop - start for start, stop in self._returned if start < self._gpu_end)
 
     def taken_over(self) -> int:
-        """Return how many the CPU took of what the GPU was kept and gave back; counted only once."""
+        """Return how many given-back indices of the GPU's share the CPU took; each counts once."""
         taken, self._taken_over = self._taken_over, 0
         return taken
 
-    def _taken_back(self, side: DeviceKind, count: int) -> Range:
+    def _take_requeued(self, side: DeviceKind, count: int) -> Range:
         start, stop = self._split(self._returned, count)
-        if side is DeviceKind.CPU and start < self._border and not (self._shared or self._given_up):
+        if side is DeviceKind.CPU and start < self._gpu_end and not (self._shared or self._given_up):
             self._taken_over += stop - start
         return start, stop
 
@@ -100,7 +100,7 @@ class RangeQueue:
         return start, stop
 
     def _from_front(self, count: int) -> Range | None:
-        limit = self._back if self._shared else self._border
+        limit = self._back if self._shared else self._gpu_end
         start, self._front = self._front, min(self._front + count, limit)
         return (start, self._front) if start < self._front else None
 
@@ -108,10 +108,10 @@ class RangeQueue:
         stop, self._back = self._back, max(self._back - count, self._front)
         return (self._back, stop) if self._back < stop else None
 
-    def _from_share(self, count: int) -> Range | None:
-        start = self._next_of_cpu
-        self._next_of_cpu = min(start + count, self._back)
-        return (start, self._next_of_cpu) if start < self._next_of_cpu else None
+    def _from_cpu_share(self, count: int) -> Range | None:
+        start = self._cpu_front
+        self._cpu_front = min(start + count, self._back)
+        return (start, self._cpu_front) if start < self._cpu_front else None
 
 
 @final
@@ -125,7 +125,7 @@ class IndexSet:
         return iter(self._ranges)
 
     def __len__(self) -> int:
-        """How many indices there are."""
+        """Return the number of indices."""
         return sum(stop - start for start, stop in self._ranges)
 
     def within(self, start: int, stop: int) -> list[Range]:
@@ -151,7 +151,7 @@ class IndexSet:
 
 @final
 class TimedSize:
-    """How many tasks one worker takes next. Not thread-safe: one for each worker.
+    """Size of one worker's next piece, from the times of earlier ones. Not thread-safe: one for each worker.
 
     Parameters
     ----------
@@ -189,28 +189,28 @@ class BackupTasks:
     """Ranges in flight on each side, of which the other may run backup tasks (MapReduce). Not thread-safe."""
 
     def __init__(self) -> None:
-        self._flying: dict[DeviceKind, dict[int, int]] = {side: {} for side in DeviceKind}
-        """Where each piece ends, by where it starts, in the order in which they were taken."""
+        self._in_flight_by_side: dict[DeviceKind, dict[int, int]] = {side: {} for side in DeviceKind}
+        """End of each piece by its start, in the order in which they were taken."""
 
     def __len__(self) -> int:
-        """How many pieces are in flight."""
-        return sum(map(len, self._flying.values()))
+        """Return the number of pieces in flight."""
+        return sum(map(len, self._in_flight_by_side.values()))
 
     def taken(self, side: DeviceKind, start: int, stop: int) -> None:
         """Note that ``side`` took the indices from ``start`` up to ``stop``."""
-        self._flying[side][start] = stop
+        self._in_flight_by_side[side][start] = stop
 
     def done(self, start: int, stop: int) -> None:
         """Note that these indices are settled, the first that were left of a piece."""
-        for pieces in self._flying.values():
+        for pieces in self._in_flight_by_side.values():
             end = pieces.pop(start, stop)
             if stop < end:
                 pieces[stop] = end
 
     def returned(self, start: int, stop: int) -> None:
         """Note that these indices are no longer in flight."""
-        for side, pieces in self._flying.items():
-            self._flying[side] = {
+        for side, pieces in self._in_flight_by_side.items():
+            self._in_flight_by_side[side] = {
                 low: high
                 for begin, end in pieces.items()
                 for low, high in ((begin, min(end, start)), (max(begin, stop), end))
@@ -222,7 +222,7 @@ class BackupTasks:
 
         The last of a range come first: its taker begins at the front.
         """
-        others = self._flying[DeviceKind.GPU if side is DeviceKind.CPU else DeviceKind.CPU]
+        others = self._in_flight_by_side[DeviceKind.GPU if side is DeviceKind.CPU else DeviceKind.CPU]
         while others:
             start, stop = next(iter(others.items()))
             while stop > start and settled(stop - 1):
@@ -251,7 +251,7 @@ class _InFlight(NamedTuple):
 
 @final
 class LoadBalancer:
-    """Reduces what a side asks for, so that neither is late with the last tasks. Not thread-safe.
+    """Reduces the pieces that a side asks for, so that both sides end together. Not thread-safe.
 
     Parameters
     ----------
@@ -268,11 +268,11 @@ class LoadBalancer:
         self._busy_s = {DeviceKind.CPU: 0.0, DeviceKind.GPU: 0.0}
         self._cpu_takers: set[int] = set()
         self._gpu_free_s = now_s + (pace.begin_s if pace is not None else 0.0)
-        self._gpu_is_there = True
+        self._gpu_takes_part = True
 
     def give_up_gpu(self) -> None:
         """Let the CPU take whatever it asks for, until the GPU asks again."""
-        self._gpu_is_there = False
+        self._gpu_takes_part = False
 
     def allowed(self, side: DeviceKind, taker: int, count: int, remaining: int, now_s: float) -> int:
         """Return how many of ``count`` tasks ``side`` may take now; 0: it should wait.
@@ -281,12 +281,12 @@ class LoadBalancer:
         """
         self._settle(taker, now_s)
         if side is DeviceKind.GPU:
-            self._gpu_is_there = True
-        if not remaining or not self._gpu_is_there:
+            self._gpu_takes_part = True
+        if not remaining or not self._gpu_takes_part:
             return count
         pace = self._pace(now_s)
         if side is DeviceKind.CPU:
-            left_s = abs(self._gpu_free_s - now_s) if self._gpu_is_at_it() else 0.0
+            left_s = abs(self._gpu_free_s - now_s) if self._gpu_is_busy() else 0.0
             return count if pace is None else min(count, pace.cpu_count(remaining, left_s))
         if pace is not None:
             return min(count, pace.gpu_count(remaining))
@@ -315,7 +315,7 @@ class LoadBalancer:
             self._tasks[done.side] += done.task_count
             self._busy_s[done.side] += now_s - done.since_s
 
-    def _gpu_is_at_it(self) -> bool:
+    def _gpu_is_busy(self) -> bool:
         return (
             any(each.side is DeviceKind.GPU for each in self._in_flight.values())
             or not self._tasks[DeviceKind.GPU]
@@ -335,7 +335,7 @@ class LoadBalancer:
 
 
 class Offer(NamedTuple):
-    """What there is for a side now."""
+    """Answer to a side that asks for tasks."""
 
     found: Range | None
     """Indices to be carried out."""
@@ -347,14 +347,14 @@ class Offer(NamedTuple):
 
 @final
 class Dispatcher:
-    """Hands tasks out. Not thread-safe, and without a clock of its own.
+    """Dispatches tasks to both sides. Not thread-safe, and without a clock of its own.
 
     Parameters
     ----------
     pending
-        Which tasks nobody has taken.
+        Tasks that no side has taken.
     backup
-        What both sides are at, where one may take over from the other; None: it may not.
+        Pieces in flight, of which an idle side may run backup copies; None: no backup copies.
     balancer
         How much a side may take; None: what it asks for.
     """
@@ -376,7 +376,7 @@ class Dispatcher:
         settled: Callable[[int], bool],
     ) -> Offer:
         """Return up to ``count`` tasks for a thread of ``side``, while ``left`` are not settled."""
-        found = self._fresh(side, taker, count, now_s)
+        found = self._take_new(side, taker, count, now_s)
         if found is not None:
             return Offer(found, True, False)
         pending = len(self.pending)
@@ -391,28 +391,30 @@ class Dispatcher:
         if self.backup is not None:
             self.backup.done(start, stop)
 
-    def back(self, taker: int, start: int, stop: int, *, left: bool = False, for_good: bool = False) -> None:
-        """Put tasks back that ``taker`` took; ``left``: by a GPU that failed at them, maybe for good."""
+    def requeue(
+        self, taker: int, start: int, stop: int, *, left: bool = False, permanent: bool = False
+    ) -> None:
+        """Requeue tasks of ``taker``; ``left``: a GPU failed at them; ``permanent``: for the CPU only."""
         if self.backup is not None:
             self.backup.returned(start, stop)
         if self.balancer is not None:
             self.balancer.returned(taker, stop - start)
         if left:
-            self.pending.leave(start, stop, for_good=for_good)
+            self.pending.requeue_failed(start, stop, permanent=permanent)
         else:
             self.pending.give_back(start, stop)
 
     def give_up_gpu(self) -> int:
-        """Let both have what was kept for the GPU; return how many tasks that are."""
+        """Open the GPU's share to both sides; return its number of tasks."""
         if self.balancer is not None:
             self.balancer.give_up_gpu()
         return self.pending.give_up_gpu_share()
 
     def taken_over(self) -> int:
-        """Return how many tasks of the GPU, which gave them back, the CPU took; counted only once."""
+        """Return how many tasks that the GPU gave back the CPU took; each counts once."""
         return self.pending.taken_over()
 
-    def _fresh(self, side: DeviceKind, taker: int, count: int, now_s: float) -> Range | None:
+    def _take_new(self, side: DeviceKind, taker: int, count: int, now_s: float) -> Range | None:
         allowed = max(count, 1)
         if self.balancer is not None:
             allowed = self.balancer.allowed(side, taker, allowed, len(self.pending), now_s)

@@ -75,7 +75,7 @@ class _Missing:
 MISSING = _Missing()
 """Stands for the output of a task that is not done."""
 LOOK_AGAIN_S = 2e-3
-"""Seconds after which a side that leaves the last tasks to the other looks again whether to take some."""
+"""Polling period of a side that leaves the last tasks to the other side."""
 
 
 @final
@@ -88,7 +88,7 @@ class BatchOptions(QueueOptions):
     rates: DeviceRates | None = None
     """Rates of both sides, where they share the tasks; None: to be measured."""
     repeat: bool = False
-    """Whether a side that has nothing left runs backup tasks of what another is late with."""
+    """Whether an idle side runs backup copies of tasks that the other side is late with (stragglers)."""
     stop_on_error: bool = True
     """Whether the first task that fails for good ends the batch."""
     fallback: Fallback = "unfinished"
@@ -145,8 +145,10 @@ class Batch(TaskQueue):
         """
         self.over = threading.Event()
         """Set when every task is settled, or the batch was stopped."""
-        self.leaves_behind = options.repeat or options.deadline_s is not None or options.cancel is not None
-        """Whether the batch may be over while a thread is still at a task that nobody waits for."""
+        self.may_abandon_threads = (
+            options.repeat or options.deadline_s is not None or options.cancel is not None
+        )
+        """Whether the batch may end while a thread still runs a task that nobody waits for."""
         self._tasks = tasks
         self._left = len(tasks) - len(outputs)
         self._dispatcher = Dispatcher(
@@ -158,7 +160,7 @@ class Batch(TaskQueue):
         self._repeats = options.repeat
         self._cancelled_s: float | None = None
         self._progress = None if options.progress is None else ProgressCallback(options.progress, len(tasks))
-        self._failing: tuple[str, Exception] | None = None
+        self._gpu_failure: tuple[str, Exception] | None = None
         self._closed = False
         if not self._left:
             self.over.set()
@@ -168,7 +170,7 @@ class Batch(TaskQueue):
     @property
     def stopped(self) -> bool:
         """Whether no further task should be begun."""
-        if self.stopped_by is None and self._is_to_stop():
+        if self.stopped_by is None and self._stop_reason():
             with self._turn:
                 self._is_over()
         return self.stopped_by is not None
@@ -196,7 +198,7 @@ class Batch(TaskQueue):
                     return TaskRange(offer.found[0], self._tasks[slice(*offer.found)])
                 if not (offer.more and wait):
                     return None
-                self._turn.wait(self._patience_s(LOOK_AGAIN_S if offer.held else None))
+                self._turn.wait(self._wait_timeout_s(LOOK_AGAIN_S if offer.held else None))
             return None
 
     def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
@@ -215,9 +217,9 @@ class Batch(TaskQueue):
                         self.outputs[index] = output
                         self._left -= 1
                 self._dispatcher.done(start, start + len(outputs))
-            proven = self._proven(start, len(outputs))
+            proven = self._confirmed_suspicions(start, len(outputs))
             done = self._settle()
-        self._blame(proven)
+        self._report_faults(proven)
         if self._progress is not None:
             self._progress.tell(done)
 
@@ -242,45 +244,45 @@ class Batch(TaskQueue):
         """Return tasks that were not begun, for whichever side comes first."""
         with self._turn:
             for start, stop in self._unsettled(piece):
-                self._dispatcher.back(threading.get_ident(), start, stop)
+                self._dispatcher.requeue(threading.get_ident(), start, stop)
             self._turn.notify_all()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
-        """Let both have what was kept for the GPU, which is left alone for now."""
+        """Open the GPU's share to both sides: the GPU is not used for now."""
         with self._turn:
             count = self._dispatcher.give_up_gpu()
             if self._closed or self.over.is_set():
                 return
             if count and self.fallback != "unfinished":
-                self._give_in(error, "device")
-            count += self._fails(device, error)
+                self._fail_batch(error, "device")
+            count += self._note_gpu_failure(device, error)
             self._turn.notify_all()
         if count and self.fallback != "never":
             self.telemetry.fell_back(device, count, error)
         if self.repairs:
-            self.call_cpu()
+            self.request_cpu_lane()
 
-    def break_down(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Tell that an executor itself failed, and nobody can take its place."""
         with self._turn:
-            self._give_in(error, "broken")
+            self._fail_batch(error, "broken")
 
     def wait(self, threads: Sequence[Joinable]) -> None:
         """Return when the batch is over and ``threads`` have ended, or may be left behind."""
-        if not self.leaves_behind:
+        if not self.may_abandon_threads:
             for thread in threads:
                 thread.join()
             return
-        while not self.over.wait(self._patience_s()):
+        while not self.over.wait(self._wait_timeout_s()):
             with self._turn:
                 self._is_over()
         for thread in threads:
-            while thread.is_alive() and not self._leaves_behind_now():
+            while thread.is_alive() and not self._may_abandon_now():
                 thread.join(TOKEN_S)
 
-    def rest(self, seconds: float) -> bool:
+    def sleep(self, seconds: float) -> bool:
         """Wait so long, or until the batch is over; return whether it is over."""
-        left_s = self._left_s()
+        left_s = self._time_left_s()
         self.over.wait(seconds if left_s is None else min(seconds, left_s))
         with self._turn:
             return self._is_over()
@@ -291,68 +293,68 @@ class Batch(TaskQueue):
             self._stop(reason)
 
     def close(self) -> None:
-        """Let nothing change any more, whatever those who are late may still bring."""
+        """Freeze the batch: later results of abandoned threads are ignored."""
         with self._turn:
             self._closed = True
             self._stop("left")
             done = len(self.outputs) - self._left
-            failing, self._failing = self._failing, None
+            failing, self._gpu_failure = self._gpu_failure, None
             more = 0 if failing is None else self._dispatcher.taken_over()
         if failing is not None and more and self.repairs:
             self.telemetry.fell_back(failing[0], more, failing[1])
         if self._progress is not None:
             self._progress.close(done)
 
-    def _fails(self, device: str, error: Exception) -> int:
-        """Note that the GPU fails; return how many tasks that it gave back the CPU has taken meanwhile."""
-        self._failing = device, error
+    def _note_gpu_failure(self, device: str, error: Exception) -> int:
+        """Record a failure of the GPU; return how many of the tasks it gave back the CPU has taken since."""
+        self._gpu_failure = device, error
         return self._dispatcher.taken_over()
 
     def _is_over(self) -> bool:
-        reason = self._is_to_stop()
+        reason = self._stop_reason()
         if reason is not None:
             self._stop(reason)
         return self.over.is_set()
 
-    def _is_to_stop(self) -> str | None:
-        """Return why nothing more should be begun, as the clock and the caller have it."""
+    def _stop_reason(self) -> str | None:
+        """Return ``"cancelled"`` if the token is set, ``"timeout"`` after the deadline, else None."""
         if self._cancel is not None and self._cancel.is_set():
             return "cancelled"
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
             return "timeout"
         return None
 
-    def _leaves_behind_now(self) -> bool:
-        """Whether nobody waits any longer for who is still at a task of a batch that is over."""
+    def _may_abandon_now(self) -> bool:
+        """Return whether threads that still run a task of a finished batch may be abandoned now."""
         if self._cancel is not None and self._cancel.is_set():
             now_s = time.monotonic()
             self._cancelled_s = now_s if self._cancelled_s is None else self._cancelled_s
             return now_s - self._cancelled_s >= GRACE_S
         if self.stopped_by is None:
-            return self._repeats or self._left_s() == 0.0
+            return self._repeats or self._time_left_s() == 0.0
         return self._repeats or self._deadline_s is not None
 
-    def _put_back_for_cpu(
+    def _requeue_for_cpu(
         self,
         piece: TaskRange,
         failure: tuple[str, Exception],
         suspicion: Suspicion | None,
         *,
-        for_good: bool,
+        permanent: bool,
     ) -> int | None:
         left = self._unsettled(piece)
         if self._closed or not left:
             return None
         if self.fallback != "unfinished":
-            self._give_in(failure[1], "device")
+            self._fail_batch(failure[1], "device")
         taker = threading.get_ident()
         for start, stop in left:
-            self._dispatcher.back(taker, start, stop, left=True, for_good=for_good)
+            self._dispatcher.requeue(taker, start, stop, left=True, permanent=permanent)
             if suspicion is not None:
                 self._attribution.hold(start, stop, suspicion)
         count = sum(stop - start for start, stop in left)
         if suspicion is None:
-            count += self._fails(*failure)
+            count += self._note_gpu_failure(*failure)
         return 0 if self.fallback == "never" else count
 
     def _unsettled(self, piece: TaskRange) -> list[tuple[int, int]]:
@@ -369,8 +371,8 @@ class Batch(TaskQueue):
                 parts.append((index, index + 1))
         return parts
 
-    def _give_in(self, error: BaseException, reason: str) -> None:
-        """Let the batch fail, unless it has come to an end before."""
+    def _fail_batch(self, error: BaseException, reason: str) -> None:
+        """Fail the batch with ``error``, unless it has ended already."""
         if not self.over.is_set():
             self.broken = error
         self._stop(reason)

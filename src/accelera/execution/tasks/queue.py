@@ -15,7 +15,7 @@ from accelera.execution.strategy.memory_limit import UNLIMITED, ConcurrencyLimit
 from accelera.execution.tasks.retry import Retry
 
 TOKEN_S: Final = 0.05
-"""Seconds between two looks at a token: an event of the user's cannot wake who waits for something else."""
+"""Polling period of the cancel token: a user's event cannot wake threads that wait for something else."""
 GRACE_S: Final = 0.5
 """Seconds that tasks under way have to end when the token is set; processes are killed within them."""
 
@@ -61,7 +61,7 @@ class FaultAttribution:
         self._of: dict[int, Suspicion] = {}
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any suspicions."""
         return bool(self._of)
 
     def hold(self, start: int, stop: int, suspicion: Suspicion) -> None:
@@ -84,7 +84,7 @@ class Joinable(Protocol):
         """Wait until it is over, or for so many seconds."""
 
     def is_alive(self) -> bool:
-        """Whether it is not over."""
+        """Return whether it is still running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class TaskQueue(abc.ABC):
     """Independent tasks that several lanes carry out together.
 
     Every method may be called from any thread. A range that was taken must be finished, failed, left to the
-    CPU or given back, task by task or as a whole; only then is the queue over. A lane of the CPU goes on
-    until there is nothing to take; a lane of a GPU may stop after ``give_up_gpu``.
+    CPU or given back, task by task or as a whole; only then is the queue over. A CPU lane runs until there is
+    nothing to take; a GPU lane may stop after ``give_up_gpu``.
     """
 
     shared: bool = False
@@ -132,8 +132,8 @@ class TaskQueue(abc.ABC):
         self.reruns = options.reruns
         self.memory_per_task = options.memory_per_task
         self.limit = options.limit
-        self.call_cpu: Callable[[], None] = do_nothing
-        """Called, from any thread and maybe often, when there is something that only the CPU can do."""
+        self.request_cpu_lane: Callable[[], None] = do_nothing
+        """Callback for work that only the CPU can do; called from any thread, perhaps many times."""
         self._deadline_s = options.deadline_s
         self._cancel = options.cancel
         self._attribution = FaultAttribution()
@@ -180,39 +180,40 @@ class TaskQueue(abc.ABC):
         """Return tasks that were not begun, for whichever side comes first."""
 
     @abc.abstractmethod
-    def break_down(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """End everything with ``error``: an executor itself failed, and none can take its place."""
 
-    def leave_to_cpu(
+    def fall_back_to_cpu(
         self,
         piece: TaskRange,
         error: Exception,
         device: str,
         blame: Callable[[], None] | None = None,
         *,
-        for_good: bool = True,
+        permanent: bool = True,
     ) -> None:
-        """Return tasks that cannot be done on the GPU, and why.
+        """Give back tasks that failed on the GPU with ``error``, for the CPU to do.
 
-        With ``blame`` the device may not be at fault: it is called for every task that the CPU can do, and
-        only these count as fallen back. Not ``for_good``: the GPU may have some again, should it recover.
+        With ``blame`` the task may be at fault instead of the device: ``blame`` is called for every task that
+        the CPU can do, and only these count as fallbacks. Without ``permanent`` the GPU may take some of them
+        again, should it recover.
         """
         suspicion = None if blame is None else Suspicion(error, device, blame)
         with self._turn:
-            count = self._put_back_for_cpu(piece, (device, error), suspicion, for_good=for_good)
+            count = self._requeue_for_cpu(piece, (device, error), suspicion, permanent=permanent)
             if count is None:
                 return
             self._turn.notify_all()
         if blame is None and count:
             self.telemetry.fell_back(device, count, error)
         if self.repairs:
-            self.call_cpu()
+            self.request_cpu_lane()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
-        """Let both sides have what was kept for the GPU, which is left alone for now, and why."""
+        """Open the GPU's share to both sides after ``error``: the GPU is not used for now."""
 
-    def rest(self, seconds: float) -> bool:
-        """Wait so long, or until the queue is over; return whether it is over."""
+    def sleep(self, seconds: float) -> bool:
+        """Wait for so many seconds, or until the queue is over; return whether it is over."""
         with self._turn:
             return self._turn.wait_for(self._is_over, seconds)
 
@@ -232,49 +233,49 @@ class TaskQueue(abc.ABC):
     def pause(self, attempts: int) -> None:
         """Wait as long as ``retry`` says after so many attempts, or until the queue is over."""
         if self.retry is not None and self.retry.wait_s:
-            self.rest(self.retry.pause_s(attempts))
+            self.sleep(self.retry.pause_s(attempts))
 
     @abc.abstractmethod
     def _is_over(self) -> bool:
-        """Whether nothing more is to be begun or waited for; the lock is held."""
+        """Return whether no task is to be started or waited for any more; the caller holds the lock."""
 
     @abc.abstractmethod
-    def _put_back_for_cpu(
+    def _requeue_for_cpu(
         self,
         piece: TaskRange,
         failure: tuple[str, Exception],
         suspicion: Suspicion | None,
         *,
-        for_good: bool,
+        permanent: bool,
     ) -> int | None:
-        """Put tasks back that a GPU failed at, and hold the suspicion; the lock is held.
+        """Requeue tasks that failed on a GPU, and keep the suspicion; the caller holds the lock.
 
         Returns how many tasks fell back by ``failure``, a device and its error; None: the queue is over.
         """
 
-    def _proven(self, start: int, count: int) -> Sequence[Suspicion]:
-        """Return the devices that failed at tasks which the CPU has now done; the lock is held."""
+    def _confirmed_suspicions(self, start: int, count: int) -> Sequence[Suspicion]:
+        """Return the suspicions about tasks that the CPU has now done; the caller holds the lock."""
         return self._attribution.confirmed(start, count) if self._attribution else ()
 
-    def _blame(self, proven: Sequence[Suspicion]) -> None:
-        """Count what fell back, and blame the devices; without the lock."""
+    def _report_faults(self, proven: Sequence[Suspicion]) -> None:
+        """Count each confirmed fallback, and report the fault to its device; the caller holds no lock."""
         for error, device, blame in proven:
             self.telemetry.fell_back(device, 1, error)
             blame()
 
-    def _left_s(self) -> float | None:
+    def _time_left_s(self) -> float | None:
         """Return the seconds until the deadline; None: there is none."""
         if self._deadline_s is None:
             return None
         return min(max(0.0, self._deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
 
-    def _patience_s(self, looks_s: float | None = None) -> float | None:
-        """Return the seconds until another look: at the deadline, at the token, or after ``looks_s``."""
+    def _wait_timeout_s(self, looks_s: float | None = None) -> float | None:
+        """Return the timeout of a wait: until the deadline, the next poll of the token, or ``looks_s``."""
         if looks_s is None and self._cancel is not None:
             looks_s = TOKEN_S
-        left_s = self._left_s()
+        left_s = self._time_left_s()
         return looks_s if left_s is None else left_s if looks_s is None else min(left_s, looks_s)
 
 
 def do_nothing() -> None:
-    """Call of the CPU where it takes part already."""
+    """Do nothing: the request for a CPU lane where one takes part already."""

@@ -20,7 +20,7 @@ from accelera.execution.tasks.retry import RetryLoop, apply
 
 Returned = TypeVar("Returned")
 
-_USUAL = 0
+_DEFAULT_STREAM = 0
 """The number of a device's default stream, which is current in new threads."""
 
 
@@ -40,7 +40,7 @@ class ThreadContext:
         self._modes = [*_modes_of(torch), *_streams_of(torch)]
 
     def run(self, do: Callable[[], Returned]) -> Returned:
-        """Return what ``do`` does, called as the thread would that made this."""
+        """Return ``do()``, called in the context of the thread that made this object."""
         return self._context.run(self._run, do)
 
     def _run(self, do: Callable[[], Returned]) -> Returned:
@@ -56,7 +56,7 @@ def modes_are_set() -> bool:
 
 
 def _modes_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Return how to make the modes that are not as they are in a new thread; none while torch is loading."""
+    """Return constructors of torch's modes that differ from a new thread's; none while torch is loading."""
     try:
         if torch is None:
             return []
@@ -75,9 +75,9 @@ def _modes_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
 
 
 def _streams_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Return how to make the accelerator and streams current that are not those of a new thread.
+    """Return constructors that make current the streams and accelerator which differ from a new thread's.
 
-    None while no accelerator is in use, which asking would begin.
+    None while no accelerator is in use: a query would initialize it.
     """
     try:
         kind = next(kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_initialized())
@@ -89,17 +89,17 @@ def _streams_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     devices = [torch.device(kind, index) for index in range(module.device_count())]
     streams = [(torch.accelerator.current_stream(device), device) for device in devices]
     here = streams.pop(module.current_device())
-    unusual = [each for each in streams if each[0].stream_id != _USUAL]
-    if unusual or here[0].stream_id != _USUAL or here[1].index != 0:
-        unusual.append(here)
-    return [(on_stream, each) for each in unusual]
+    changed = [each for each in streams if each[0].stream_id != _DEFAULT_STREAM]
+    if changed or here[0].stream_id != _DEFAULT_STREAM or here[1].index != 0:
+        changed.append(here)
+    return [(on_stream, each) for each in changed]
 
 
 @final
-class _InContext:
-    """A call for a thread of its own, with the context and the cores of the thread that makes it.
+class _ContextCall:
+    """A call to run in another thread, with the context and the core share of the creating thread.
 
-    No closure: an exception keeps the functions that it came through, and their closures with them.
+    A class and not a closure: a traceback keeps closures alive.
     """
 
     def __init__(self, queue: TaskQueue, do: Callable[[], object]) -> None:
@@ -113,7 +113,7 @@ class _InContext:
             with core_share(self._share):
                 self._context.run(self._do)
         except BaseException as error:
-            self._queue.break_down(error)
+            self._queue.abort(error)
 
 
 def in_context(queue: TaskQueue, do: Callable[[], object]) -> Callable[[], None]:
@@ -121,7 +121,7 @@ def in_context(queue: TaskQueue, do: Callable[[], object]) -> Callable[[], None]
 
     What it raises ends ``queue`` and is raised to the caller: others would wait for what the thread had.
     """
-    return _InContext(queue, do)
+    return _ContextCall(queue, do)
 
 
 def lane_thread(queue: TaskQueue, do: Callable[[], object], name: str) -> threading.Thread:
@@ -159,9 +159,9 @@ class _RangeLoop(RetryLoop):
 
     def attempt(self, start: int) -> tuple[int, BaseException | None]:
         queue = self._queue
-        return self.brought(start, *apply(queue.function, self._piece.tasks[start:], self._caught))
+        return self.record_outcomes(start, *apply(queue.function, self._piece.tasks[start:], self._caught))
 
-    def brought(
+    def record_outcomes(
         self, start: int, outputs: list[Any], error: BaseException | None
     ) -> tuple[int, BaseException | None]:
         """Finish the tasks that have outputs; return how many there are, and what the next one raised."""
@@ -197,7 +197,7 @@ def run_range(
         queue.finish(piece.start, outputs, device)
         return len(outputs)
     loop = _RangeLoop(queue, piece, device, caught, began)
-    done = loop.run(loop.brought(0, outputs, error))
+    done = loop.run(loop.record_outcomes(0, outputs, error))
     del error
     if done < len(piece.tasks):
         queue.give_back(piece.part(done, len(piece.tasks)))
@@ -207,7 +207,7 @@ def run_range(
 @final
 @dataclass(frozen=True, slots=True)
 class TaskError:
-    """What the user's function raised on one task."""
+    """Exception that the user's function raised on one task."""
 
     error: Exception
 
@@ -255,21 +255,21 @@ def run_batch(
         for part in waiting:
             began = time.perf_counter()
             try:
-                outcomes = _listed(execute_batch(part.tasks, CatchingFunction(queue.function)), part, device)
+                outcomes = _as_list(execute_batch(part.tasks, CatchingFunction(queue.function)), part, device)
             except Exception as error:
                 queue.telemetry.ran(device, 0, time.perf_counter() - began, whole=False)
                 failed.append((part, error))
             else:
                 raised += _finish_outcomes(queue, part, outcomes, device, time.perf_counter() - began)
         failed += [each for each in raised if is_device_error(each[1])]
-        waiting = _to_retry(
+        waiting = _tasks_to_retry(
             queue, [each for each in raised if not is_device_error(each[1])], device, attempts
         )
         attempts += 1
-    return _joined(failed)
+    return _merge_neighbours(failed)
 
 
-def _to_retry(queue: TaskQueue, raised: list[Failed], device: str, attempts: int) -> list[TaskRange]:
+def _tasks_to_retry(queue: TaskQueue, raised: list[Failed], device: str, attempts: int) -> list[TaskRange]:
     """Return, after the pause, the tasks that are to be tried again; the others fail for good."""
     again = [piece for piece, error in raised if queue.retry_or_fail(piece.start, error, device, attempts)]
     if again:
@@ -281,8 +281,8 @@ def _to_retry(queue: TaskQueue, raised: list[Failed], device: str, attempts: int
     return []
 
 
-def _listed(outcomes: Any, piece: TaskRange, device: str) -> Sequence[Any]:
-    """Return the outcomes as a list, whatever they came in that has an order: no text, dict or set."""
+def _as_list(outcomes: Any, piece: TaskRange, device: str) -> Sequence[Any]:
+    """Return the outcomes as a list; raises DeviceError for text, a dict, a set or a wrong number."""
     if not isinstance(outcomes, Iterable) or isinstance(outcomes, (str, bytes, Mapping, Set)):
         got = f"returned {type(outcomes).__name__}"
     else:
@@ -318,8 +318,8 @@ def _finish(queue: TaskQueue, start: int, outputs: Sequence[Any], device: str) -
         queue.finish(start, outputs, device)
 
 
-def _joined(failed: list[Failed]) -> list[Failed]:
-    """Return neighbours as one piece, with the first one's error."""
+def _merge_neighbours(failed: list[Failed]) -> list[Failed]:
+    """Return the pieces with adjacent ones merged, each with its first part's error."""
     joined: list[Failed] = []
     for piece, error in sorted(failed, key=lambda each: each[0].start):
         if joined and joined[-1][0].stop == piece.start:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def generator_states() -> dict[str, Any]:
-    """Return their states in this process, those of PyTorch for the CPU and the current GPU."""
+    """Return the states of the random generators: PyTorch (CPU, current GPU), NumPy and Python."""
     import numpy as np
     import torch
 
@@ -30,7 +30,7 @@ def generator_states() -> dict[str, Any]:
 
 
 def set_generator_states(states: dict[str, Any]) -> None:
-    """Set them to what ``generator_states`` returned."""
+    """Set the random generators to states that ``generator_states`` returned."""
     import numpy as np
     import torch
 
@@ -93,7 +93,7 @@ def load_parts(parts: Mapping[str, Any], common: State, own: State) -> None:
             part.load_state_dict({**common[name], **own[name]})
         elif isinstance(part, torch.optim.Optimizer):
             part.load_state_dict(common[name])
-            _from_files(part)
+            _load_into_memory(part)
         else:
             getattr(part, _methods(part)[1])(own[name])
 
@@ -121,8 +121,8 @@ def _methods(part: Any) -> tuple[str, str]:
     return ("get_state", "set_state") if is_generator else ("state_dict", "load_state_dict")
 
 
-def _from_files(optimizer: torch.optim.Optimizer) -> None:
-    """Bring states over files into memory, but those of offloaded parameters, which their pool takes over."""
+def _load_into_memory(optimizer: torch.optim.Optimizer) -> None:
+    """Copy optimizer states from mapped files to memory, except those of offloaded parameters."""
     import torch
 
     for parameter, state in optimizer.state.items():
@@ -236,7 +236,7 @@ COMMON: Final = "common.pt"
 @final
 @dataclass(slots=True)
 class Position:
-    """How far a rank has come."""
+    """Progress of one rank."""
 
     step: int = 0
     """Steps that are done."""
@@ -257,7 +257,10 @@ def save(folder: Path, rank: int, position: Position, parts: Mapping[str, Any]) 
     if rank == 0:
         write_state(folder / COMMON, common)
     generators = generator_states()
-    write_state(_own(folder, rank), {"position": _told(position), "parts": own, "generators": generators})
+    write_state(
+        _rank_file(folder, rank),
+        {"position": _position_state(position), "parts": own, "generators": generators},
+    )
 
 
 def restore(folder: Path, rank: int, parts: Mapping[str, Any], *, generators: bool = True) -> Position:
@@ -270,7 +273,7 @@ def restore(folder: Path, rank: int, parts: Mapping[str, Any], *, generators: bo
     KeyError
         When they have no state of a part.
     """
-    own = read_state(_own(folder, rank))
+    own = read_state(_rank_file(folder, rank))
     load_parts(parts, read_state(folder / COMMON, in_place=True), own["parts"])
     if generators:
         set_generator_states(own["generators"])
@@ -279,7 +282,7 @@ def restore(folder: Path, rank: int, parts: Mapping[str, Any], *, generators: bo
 
 def position_of(folder: Path, rank: int) -> Position:
     """Return how far a rank was, as ``restore`` does, and change nothing."""
-    return Position(**read_state(_own(folder, rank))["position"])
+    return Position(**read_state(_rank_file(folder, rank))["position"])
 
 
 def check_ranks(folder: Path, count: int) -> None:
@@ -294,12 +297,12 @@ def check_ranks(folder: Path, count: int) -> None:
 
 def last_checkpoint(run: Path) -> Path | None:
     """Return the folder of the last checkpoint that this machine sees of a training, if it sees any."""
-    return max((each for each in run.glob("step-*") if _own(each, 0).is_file()), default=None)
+    return max((each for each in run.glob("step-*") if _rank_file(each, 0).is_file()), default=None)
 
 
-def _own(folder: Path, rank: int) -> Path:
+def _rank_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:05d}.pt"
 
 
-def _told(position: Position) -> dict[str, Any]:
+def _position_state(position: Position) -> dict[str, Any]:
     return {"step": position.step, "ranks": position.ranks, "notes": position.notes}

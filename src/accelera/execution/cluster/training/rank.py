@@ -48,12 +48,12 @@ def in_buckets(
 
     groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.dtype, tensor.device), []).append(_as_it_lies(tensor.detach()))
+        groups.setdefault((tensor.dtype, tensor.device), []).append(_in_memory_order(tensor.detach()))
     for (dtype, device), group in groups.items():
         room = max(1, bucket_bytes // dtype.itemsize)
         bucket = torch.empty(min(room, sum(one.numel() for one in group)), dtype=dtype, device=device)
         flats = [one.reshape(-1) for one in group]
-        for pieces in _filled(flats, room):
+        for pieces in _fill_buckets(flats, room):
             for piece in pieces:
                 bucket[piece.start : piece.stop].copy_(piece.elements)
             yield bucket[: pieces[-1].stop]
@@ -64,7 +64,7 @@ def in_buckets(
                 one.copy_(flat.view(one.shape))
 
 
-def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view with the dimensions in the order of memory, which is mostly contiguous.
 
     Of elements that are one in memory, as ``expand`` makes them, it has the first.
@@ -76,7 +76,7 @@ def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
 
 
-def _filled(flats: Iterable[torch.Tensor], room: int) -> Iterator[list[_BucketSlice]]:
+def _fill_buckets(flats: Iterable[torch.Tensor], room: int) -> Iterator[list[_BucketSlice]]:
     """Yield the pieces of one bucket of ``room`` elements after the other."""
     pieces: list[_BucketSlice] = []
     used = 0
@@ -153,7 +153,7 @@ class Rank:
             raise ValueError(f"[train] steps(every={every}) is called once, with every from 1")
         self._begun = True
         self._begin(parts)
-        return self._each(range(self._position.step, count), every, parts)
+        return self._run_steps(range(self._position.step, count), every, parts)
 
     def average_gradients(self, model: torch.nn.Module) -> None:
         """Give every parameter of ``model`` the mean of its gradients in all ranks.
@@ -182,13 +182,13 @@ class Rank:
         """Go to the last checkpoint, or to the parameters of rank 0."""
         checkpoint = self._train.get_checkpoint()
         if checkpoint is None:
-            self._share([*parameters_of(parts), *buffers_of(parts)])
+            self._broadcast([*parameters_of(parts), *buffers_of(parts)])
             return
         folder = Path(checkpoint.path)
         check_ranks(folder, self.count)
         self._position = restore(folder, self.number, parts)
 
-    def _each(self, steps: Iterable[int], every: int, parts: dict[str, Any]) -> Iterator[int]:
+    def _run_steps(self, steps: Iterable[int], every: int, parts: dict[str, Any]) -> Iterator[int]:
         last = None
         for last in steps:
             yield last
@@ -199,7 +199,7 @@ class Rank:
             self._save(parts)
 
     def _save(self, parts: dict[str, Any]) -> None:
-        self._agree(parameters_of(parts))
+        self._check_equal(parameters_of(parts))
         folder = folder_of(self._run, self._position.step)
         save(folder, self.number, self._position, parts)
         self._train.report(
@@ -209,7 +209,7 @@ class Rank:
             checkpoint_upload_mode=self._train.CheckpointUploadMode.NO_UPLOAD,
         )
 
-    def _share(self, tensors: list[torch.Tensor]) -> None:
+    def _broadcast(self, tensors: list[torch.Tensor]) -> None:
         """Give all ranks what rank 0 has."""
         import torch
         import torch.distributed as dist
@@ -217,7 +217,7 @@ class Rank:
         for bucket in in_buckets(tensors, write=True):
             dist.broadcast(bucket.view(torch.uint8), 0)
 
-    def _agree(self, tensors: list[torch.Tensor]) -> None:
+    def _check_equal(self, tensors: list[torch.Tensor]) -> None:
         """Raise ``ClusterError`` unless all ranks have the same bits in ``tensors``."""
         import torch.distributed as dist
 

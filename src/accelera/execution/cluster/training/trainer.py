@@ -16,7 +16,7 @@ from typing import Any, final
 
 from accelera.errors import BackendMissingError, ClusterError
 from accelera.execution.cluster.contract import last_line, pack_function, unpack
-from accelera.execution.cluster.ray_connection import check_amounts, check_versions, own_versions, the_ray
+from accelera.execution.cluster.ray_connection import check_amounts, check_versions, import_ray, own_versions
 from accelera.execution.cluster.training.checkpoint import (
     check_parts,
     check_ranks,
@@ -38,10 +38,10 @@ def failure_of(error: Any, name: str, max_failures: int) -> Exception:
     stops, PyTorch raises in those that wait for it: what says more comes first. Else ``ClusterError``.
     """
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-    raised = {rank: each for rank, each in sorted(failures.items()) if not _is_of(each, "ray")}
-    telling = {rank: each for rank, each in raised.items() if not _may_follow(each)}
-    if telling or (raised and len(raised) == len(failures)):
-        rank, chosen = next(iter((telling or raised).items()))
+    raised = {rank: each for rank, each in sorted(failures.items()) if not _is_from_package(each, "ray")}
+    causes = {rank: each for rank, each in raised.items() if not _is_peer_failure(each)}
+    if causes or (raised and len(raised) == len(failures)):
+        rank, chosen = next(iter((causes or raised).items()))
         add_note(chosen, f"rank {rank}, and max_failures={max_failures}\n{error}")
         return chosen
     lost = [
@@ -55,12 +55,12 @@ def failure_of(error: Any, name: str, max_failures: int) -> Exception:
     )
 
 
-def _is_of(error: Exception, package: str) -> bool:
+def _is_from_package(error: Exception, package: str) -> bool:
     return type(error).__module__.partition(".")[0] == package
 
 
-def _may_follow(error: Exception) -> bool:
-    """Whether this is what PyTorch raises in a rank whose peers are gone."""
+def _is_peer_failure(error: Exception) -> bool:
+    """Return whether PyTorch may have raised ``error`` only because another rank is gone."""
     return type(error) is RuntimeError or type(error).__module__.startswith("torch.distributed")
 
 
@@ -88,7 +88,7 @@ class TrainingRun:
 
 def run_rank(task: dict[str, Any]) -> None:
     """Run the function of ``task`` as one of the ranks; called by Ray Train."""
-    ray = the_ray()
+    ray = import_ray()
     folder = Path(task["folder"])
     who = f"rank {ray.train.get_context().get_world_rank()} on {ray.util.get_node_ip_address()}"
     check_versions(own_versions(ray), task["versions"], who)
@@ -99,7 +99,7 @@ def run_rank(task: dict[str, Any]) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How many ranks there are, and what each of them takes of its node."""
+    """Number of ranks, and the resources that each reserves on its node."""
 
     count: int
     num_cpus: float = 1
@@ -122,7 +122,7 @@ class Ranks:
     def check_fit(self, nodes: list[dict[str, Any]]) -> None:
         """Raise ``ClusterError`` when the cluster could not run them even if it did nothing else."""
         alive = [node["Resources"] for node in nodes if node["Alive"]]
-        room = sum(_times(self.each, has) for has in alive)
+        room = sum(_ranks_per_node(self.each, has) for has in alive)
         if room < self.count:
             asked = ", ".join(f"{amount:g} {name}" for name, amount in self.each.items() if amount)
             raise ClusterError(
@@ -131,7 +131,7 @@ class Ranks:
             )
 
 
-def the_ray_train() -> Any:
+def import_ray_train() -> Any:
     """Return the module ``ray.train``.
 
     Raises
@@ -173,7 +173,7 @@ def train(
             f"[train] ranks={ranks.count}, max_failures={max_failures}, keep={keep}: at least one rank"
             f" and one checkpoint are needed, and failures are counted from 0"
         )
-    ray_train = the_ray_train()
+    ray_train = import_ray_train()
     packed = pack_function(function)
     ranks.check_fit(ray.nodes())
     folder, mark = make_folder(storage, _new_name() if name is None else name)
@@ -195,18 +195,18 @@ def train(
         ),
     )
     try:
-        with _ctrl_c_as_it_was():
+        with _sigint_handler_restored():
             result = trainer.fit()
     except ray_train.TrainingFailedError as error:
         raise failure_of(error, folder.name, max_failures) from error
-    return _told(result.checkpoint, ranks.count)
+    return _training_run(result.checkpoint, ranks.count)
 
 
 def _new_name() -> str:
     return f"train-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def _told(checkpoint: Any, ranks: int) -> TrainingRun:
+def _training_run(checkpoint: Any, ranks: int) -> TrainingRun:
     if checkpoint is None:
         raise ValueError(
             "[train] the function made no steps; loop `for step in rank.steps(count, model=model)`"
@@ -216,14 +216,14 @@ def _told(checkpoint: Any, ranks: int) -> TrainingRun:
     return TrainingRun(positions[0].step, tuple(position.notes for position in positions), folder)
 
 
-def _times(each: Mapping[str, float], has: Mapping[str, float]) -> int:
-    """How many ranks fit a node."""
+def _ranks_per_node(each: Mapping[str, float], has: Mapping[str, float]) -> int:
+    """Return how many ranks fit on a node."""
     return int(min(has.get(name, 0.0) // amount for name, amount in each.items() if amount))
 
 
 @contextmanager
-def _ctrl_c_as_it_was() -> Iterator[None]:
-    """Put back what Ctrl-C does: Ray Train leaves its own handler there."""
+def _sigint_handler_restored() -> Iterator[None]:
+    """Restore the handler of SIGINT afterwards: Ray Train leaves its own there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

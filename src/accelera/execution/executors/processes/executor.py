@@ -101,13 +101,13 @@ class ProcessesExecutor(Closeable):
         its modules there.
         """
         if process_share() is not None:
-            _here(queue)
+            _run_inline(queue)
             return True
         try:
             payload = FunctionPayload(queue.function, queue.retry, checked=leaves_unsendable)
         except TransferError as error:
             if not leaves_unsendable:
-                queue.break_down(error)
+                queue.abort(error)
             return False
         if not self._pool.ours:
             self._make_pool()
@@ -148,8 +148,8 @@ class ProcessesExecutor(Closeable):
         self._task_s.put(name, dispatcher.ran_s / dispatcher.ran_tasks)
 
 
-def _here(queue: TaskQueue) -> None:
-    """Run what there is in the calling thread, as a worker does that is asked to use workers."""
+def _run_inline(queue: TaskQueue) -> None:
+    """Run all tasks in the calling thread: a worker process starts no workers of its own."""
     while (piece := queue.take(DeviceKind.CPU, 1)) is not None:
         run_range(queue, piece, PROCESSES)
 
@@ -204,7 +204,7 @@ class ProcessDispatcher:
         try:
             self._pull()
         except Exception as error:
-            self._queue.break_down(error)
+            self._queue.abort(error)
 
     def _pull(self) -> None:
         size = TimedSize(PIECE_S, self._drivers, least_s=LEAST_S, task_s=self._task_s)
@@ -246,10 +246,10 @@ class ProcessDispatcher:
             try:
                 replied = self._pool.ready(slot).run(self._payload, packed, self._stopped)
             except WorkerDied as lost:
-                return self._after(lost, piece, slot)
+                return self._handle_death(lost, piece, slot)
             except CannotStart:
                 if self._leaves_unsendable:
-                    return self._leave(piece)
+                    return self._leave_unsendable(piece)
                 raise
             slot.failed_starts = 0
         if replied is None:
@@ -258,10 +258,10 @@ class ProcessDispatcher:
         return self._settle(piece, reply, outputs, time.perf_counter() - began)
 
     def _stopped(self) -> bool:
-        return self._queue.rest(0.0)
+        return self._queue.sleep(0.0)
 
-    def _leave(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
-        """Leave ``piece``, and all that follows, to others."""
+    def _leave_unsendable(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
+        """Give ``piece`` back as unsendable; this dispatcher takes nothing more."""
         self.unsendable = True
         return self._put_back(piece)
 
@@ -277,7 +277,7 @@ class ProcessDispatcher:
         if reply.unreadable == "outputs":
             return self._unreadable_outputs(piece, reply)
         if reply.unreadable == "function" and self._leaves_unsendable:
-            return self._leave(piece)
+            return self._leave_unsendable(piece)
         if reply.unreadable == "function":
             raise TransferError(
                 f"[processes] a worker cannot load {name_of(self._queue.function)} ({reply.why}): what it"
@@ -289,13 +289,13 @@ class ProcessDispatcher:
         apart = len({position for position, _ in (*reply.failed, *reply.unsendable)})
         whole = not apart and reply.done == len(piece.tasks)
         self._queue.telemetry.ran(PROCESSES, reply.done - apart, seconds, whole=whole)
-        ended = self._bring(piece, reply, outputs)
+        ended = self._deliver(piece, reply, outputs)
         if reply.done < len(piece.tasks):
             self._queue.give_back(piece.part(reply.done, len(piece.tasks)))
         return [], ended
 
-    def _bring(self, piece: TaskRange, reply: WorkerReply, outputs: Sequence[Any]) -> int:
-        """Tell the work of outputs and failures; return how many tasks ended."""
+    def _deliver(self, piece: TaskRange, reply: WorkerReply, outputs: Sequence[Any]) -> int:
+        """Pass outputs and failures to the queue; return how many tasks ended."""
         failed = {position: unpack_error(raised, piece.start + position) for position, raised in reply.failed}
         left = 0
         for position, why in reply.unsendable:
@@ -303,7 +303,7 @@ class ProcessDispatcher:
                 self.unsendable, left = True, left + 1
                 self._queue.give_back(piece.part(position, position + 1))
             else:
-                failed[position] = TransferError(_unsendable(piece.start + position, "returned", why))
+                failed[position] = TransferError(_unpicklable_text(piece.start + position, "returned", why))
         apart = sorted({*failed, *(position for position, _ in reply.unsendable)})
         begin = 0
         for position in [*apart, len(outputs)]:
@@ -316,10 +316,10 @@ class ProcessDispatcher:
 
     def _unsendable_tasks(self, piece: TaskRange, why: str) -> tuple[list[TaskRange], int]:
         if self._leaves_unsendable:
-            return self._leave(piece)
+            return self._leave_unsendable(piece)
         if len(piece.tasks) > 1:
             return _halves(piece), 0
-        self._queue.fail(piece.start, TransferError(_unsendable(piece.start, "is", why)), PROCESSES)
+        self._queue.fail(piece.start, TransferError(_unpicklable_text(piece.start, "is", why)), PROCESSES)
         return [], 1
 
     def _unreadable_outputs(self, piece: TaskRange, reply: WorkerReply) -> tuple[list[TaskRange], int]:
@@ -328,29 +328,33 @@ class ProcessDispatcher:
         if reply.done < len(piece.tasks):
             self._queue.give_back(piece.part(reply.done, len(piece.tasks)))
         if self._queue.reruns and self._leaves_unsendable:
-            return self._leave(done)
+            return self._leave_unsendable(done)
         if self._queue.reruns and reply.done > 1:
             return _halves(done), 0
         for index in range(done.start, done.stop):
-            self._queue.fail(index, TransferError(_unsendable(index, "returned", reply.why)), PROCESSES)
+            self._queue.fail(index, TransferError(_unpicklable_text(index, "returned", reply.why)), PROCESSES)
         return [], reply.done
 
-    def _after(self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot) -> tuple[list[TaskRange], int]:
-        """Return what is left to do here after a worker died on ``piece``; others may take the rest."""
+    def _handle_death(
+        self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot
+    ) -> tuple[list[TaskRange], int]:
+        """Return what to retry here after a worker died on ``piece``, and how many tasks ended."""
         if self._pool.closed:
             raise DeviceError("[processes] the executor was closed while a batch ran: close it afterwards")
         if lost.at in (STARTING, FUNCTION):
-            return self._not_even_begun(lost, piece, slot)
+            return self._handle_failed_start(lost, piece, slot)
         begun = max(0, min(lost.at + 1, len(piece.tasks)))
         if not self._queue.reruns and begun:
-            self._unknown(piece.part(0, begun), lost)
+            self._fail_as_unknown(piece.part(0, begun), lost)
             self._queue.give_back(piece.part(begun, len(piece.tasks)))
             return [], begun
         if len(piece.tasks) > 1 and not 0 <= lost.at < len(piece.tasks):
             return _halves(piece), 0
-        return self._suspect(piece, max(0, min(lost.at, len(piece.tasks) - 1)), lost)
+        return self._retry_suspect(piece, max(0, min(lost.at, len(piece.tasks) - 1)), lost)
 
-    def _suspect(self, piece: TaskRange, position: int, lost: WorkerDied) -> tuple[list[TaskRange], int]:
+    def _retry_suspect(
+        self, piece: TaskRange, position: int, lost: WorkerDied
+    ) -> tuple[list[TaskRange], int]:
         """Try the task that a worker died on once more, by itself."""
         for part in (piece.part(0, position), piece.part(position + 1, len(piece.tasks))):
             if part.tasks:
@@ -360,8 +364,8 @@ class ProcessDispatcher:
             self._deaths[index] += 1
             deaths = self._deaths[index]
         error = PoisonTaskError(
-            f"[processes] task {index} killed {deaths} worker processes ({_ending(lost.status)}): it is not"
-            f" tried again; run it by itself in a process that may die to see why"
+            f"[processes] task {index} killed {deaths} worker processes ({_exit_text(lost.status)}): it is"
+            f" not tried again; run it by itself in a process that may die to see why"
         )
         if deaths < MOST_DEATHS:
             self._queue.telemetry.retried(index, error, PROCESSES)
@@ -369,25 +373,25 @@ class ProcessDispatcher:
         self._queue.fail(index, error, PROCESSES)
         return [], 1
 
-    def _unknown(self, piece: TaskRange, lost: WorkerDied) -> None:
+    def _fail_as_unknown(self, piece: TaskRange, lost: WorkerDied) -> None:
         for index in range(piece.start, piece.stop):
             error = UnknownOutcomeError(
-                f"[processes] task {index} was with a worker process that died ({_ending(lost.status)}), and"
-                f" rerun='never' forbids to run it again: look whether it was done"
+                f"[processes] task {index} was with a worker process that died ({_exit_text(lost.status)}),"
+                f" and rerun='never' forbids to run it again: look whether it was done"
             )
             self._queue.fail(index, error, PROCESSES)
 
-    def _not_even_begun(
+    def _handle_failed_start(
         self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot
     ) -> tuple[list[TaskRange], int]:
         slot.failed_starts += 1
         if slot.failed_starts < MOST_FAILED_STARTS:
             return [piece], 0
         if self._leaves_unsendable:
-            return self._leave(piece)
+            return self._leave_unsendable(piece)
         at = "while loading the function" if lost.at == FUNCTION else "before they were ready"
         raise DeviceError(
-            f"[processes] {slot.failed_starts} worker processes died {at} ({_ending(lost.status)}): see"
+            f"[processes] {slot.failed_starts} worker processes died {at} ({_exit_text(lost.status)}): see"
             f" what they wrote to stderr; threads run the same work in this process"
         )
 
@@ -397,14 +401,14 @@ def _halves(piece: TaskRange) -> list[TaskRange]:
     return [piece.part(0, middle), piece.part(middle, len(piece.tasks))]
 
 
-def _unsendable(index: int, verb: str, why: str) -> str:
+def _unpicklable_text(index: int, verb: str, why: str) -> str:
     return (
         f"[processes] task {index} {verb} something that cannot be pickled ({why}): only what can be pickled"
         f" goes to another process and back; use plain data, or run it on threads"
     )
 
 
-def _ending(status: int | None) -> str:
+def _exit_text(status: int | None) -> str:
     if status is None or status >= 0:
         return f"exit status {status}"
     try:

@@ -175,12 +175,14 @@ def pack_error(error: BaseException) -> PickledError:
     error.with_traceback(None)
     text = "".join(traceback.format_exception(type(error), error, trace and trace.tb_next))
     parts = (type(error), error.args, error.__dict__)
-    return PickledError(_bytes(error), _bytes(parts), f"in worker process {os.getpid()}:\n{text.rstrip()}")
+    return PickledError(
+        _pickled_or_none(error), _pickled_or_none(parts), f"in worker process {os.getpid()}:\n{text.rstrip()}"
+    )
 
 
 def unpack_error(raised: PickledError, index: int, lane: str = "processes") -> BaseException:
     """Return the exception of the task ``index``, with the traceback of the other process as a note."""
-    error: BaseException | None = _or_none(lambda: _rebuilt(raised))
+    error: BaseException | None = _value_or_none(lambda: _rebuild(raised))
     if error is None:
         last = raised.text.rpartition("\n")[2]
         error = TransferError(
@@ -191,22 +193,22 @@ def unpack_error(raised: PickledError, index: int, lane: str = "processes") -> B
     return error
 
 
-def _rebuilt(raised: PickledError) -> BaseException | None:
-    parts, own = _loaded(raised.parts), _loaded(raised.own)
+def _rebuild(raised: PickledError) -> BaseException | None:
+    parts, own = _unpickled_or_none(raised.parts), _unpickled_or_none(raised.own)
     if not isinstance(own, BaseException):
-        return _put_together(parts)
+        return _construct_without_init(parts)
     error: BaseException = own
     if parts is not None:
         _set_arguments(error, parts[1])
     return error
 
 
-def _put_together(parts: Any) -> BaseException | None:
+def _construct_without_init(parts: Any) -> BaseException | None:
     """Return an exception without calling its ``__init__``, which may ask for other arguments."""
     if parts is None:
         return None
     kind, arguments, attributes = parts
-    new = _or_none(lambda: kind.__new__(kind, *arguments))
+    new = _value_or_none(lambda: kind.__new__(kind, *arguments))
     error: BaseException = BaseException.__new__(kind, *arguments) if new is None else new
     _set_arguments(error, arguments)
     error.__dict__.update(attributes)
@@ -218,15 +220,15 @@ def _set_arguments(error: BaseException, arguments: Any) -> None:
     BaseException.__setattr__(error, "args", arguments)
 
 
-def _bytes(value: Any) -> Any:
-    return _or_none(lambda: cloudpickle.dumps(value, protocol=5))
+def _pickled_or_none(value: Any) -> Any:
+    return _value_or_none(lambda: cloudpickle.dumps(value, protocol=5))
 
 
-def _loaded(data: bytes | None) -> Any:
-    return None if data is None else _or_none(lambda: pickle.loads(data))
+def _unpickled_or_none(data: bytes | None) -> Any:
+    return None if data is None else _value_or_none(lambda: pickle.loads(data))
 
 
-def _or_none(make: Callable[[], Any]) -> Any:
+def _value_or_none(make: Callable[[], Any]) -> Any:
     """Return what ``make`` returns; None when it raises, as pickling anything can."""
     try:
         return make()
@@ -241,7 +243,7 @@ def module_folders() -> list[str]:
 
 @final
 class ProcessEnvironment(NamedTuple):
-    """What relative paths, imports and ``os.environ`` depend on."""
+    """Working directory, import path and environment variables of a process."""
 
     folder: str | None
     """The working directory; None when it has been removed."""

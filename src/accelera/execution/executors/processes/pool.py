@@ -77,14 +77,14 @@ class WorkerProcess:
             passed_on.callback(os.close, descriptor)
             lifeline, life = os.pipe()
             passed_on.callback(os.close, lifeline)
-            self._life = kept.enter_context(open(life, "wb", buffering=0))
+            self._lifeline_writer = kept.enter_context(open(life, "wb", buffering=0))
             self._shared = SharedPages(os.dup(descriptor))
             self._shared.cell[AT] = STARTING
-            self._process = _started((theirs.fileno(), descriptor, lifeline), cores)
+            self._process = _spawn((theirs.fileno(), descriptor, lifeline), cores)
             WORKER_IDS.add(self._process.pid)
             kept.pop_all()
-        self._wire = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
-        self._known: LruDict[bytes, bool] = LruDict(MOST_FUNCTIONS)
+        self._socket = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
+        self._sent_functions: LruDict[bytes, bool] = LruDict(MOST_FUNCTIONS)
         self._environment: ProcessEnvironment | None = None
         self._ended = False
 
@@ -113,11 +113,11 @@ class WorkerProcess:
         if cell[AT] != STARTING:
             cell[AT] = IDLE
         try:
-            self._wire.send([*self._request(payload), *tasks])
-            if not self._replied(stopped):
+            self._socket.send([*self._request(payload), *tasks])
+            if not self._await_reply(stopped):
                 self.kill()
                 return None
-            parts = self._wire.receive()
+            parts = self._socket.receive()
         except (OSError, EOFError):
             self.kill()
             raise WorkerDied(cell[AT], self._process.returncode) from None
@@ -127,7 +127,7 @@ class WorkerProcess:
         return self._read(payload, parts)
 
     def interrupt(self) -> None:
-        """Kill the process while another thread drives it, which sees to the rest."""
+        """Kill the process while another thread drives it; that thread cleans up."""
         if not self._ended:
             self._end_session()
 
@@ -139,24 +139,24 @@ class WorkerProcess:
         self._ended = True
         WORKER_IDS.discard(self._process.pid)
         self._process.wait()
-        self._wire.close()
-        self._life.close()
+        self._socket.close()
+        self._lifeline_writer.close()
 
-    def leave(self) -> None:
-        """Ask the process, which is idle, to leave."""
+    def ask_to_exit(self) -> None:
+        """Ask the idle process to exit."""
         if not self._ended:
             with contextlib.suppress(OSError):
-                self._wire.send([])
+                self._socket.send([])
 
     def close(self, timeout_s: float) -> None:
         """Kill the process if it was asked to leave and is still there after so many seconds."""
         if not self._ended:
-            self._wire.readable(timeout_s)
+            self._socket.readable(timeout_s)
             self.kill()
 
     def _request(self, payload: FunctionPayload) -> list[Part]:
-        known = payload.digest in self._known
-        forget = self._known.put(payload.digest, True)
+        known = payload.digest in self._sent_functions
+        forget = self._sent_functions.put(payload.digest, True)
         function_parts = [] if known else payload.parts
         moved = None if payload.environment == self._environment else payload.environment
         self._environment = payload.environment
@@ -168,7 +168,7 @@ class WorkerProcess:
     def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
         reply = WorkerReply(*unpack(parts[:1]))
         if reply.unreadable == "function":
-            self._known.remove(payload.digest)
+            self._sent_functions.remove(payload.digest)
             self._environment = None
         if len(parts) == 1:
             return reply, ()
@@ -179,14 +179,14 @@ class WorkerProcess:
                 unreadable="outputs", why=f"unpickling it: {type(error).__name__}: {error}"
             ), ()
 
-    def _replied(self, stopped: Callable[[], bool]) -> bool:
+    def _await_reply(self, stopped: Callable[[], bool]) -> bool:
         """Wait for an answer; return False when the batch was stopped and none came."""
-        while not self._wire.readable(POLL_S):
-            if not self.alive and not self._wire.readable(0):
+        while not self._socket.readable(POLL_S):
+            if not self.alive and not self._socket.readable(0):
                 raise EOFError
             if stopped():
                 self._shared.cell[STOP] = 1
-                return self._wire.readable(GRACE_S)
+                return self._socket.readable(GRACE_S)
         return True
 
     def _end_session(self) -> None:
@@ -196,7 +196,7 @@ class WorkerProcess:
             self._process.kill()
 
 
-def _started(passed: tuple[int, int, int], cores: int) -> subprocess.Popen[bytes]:
+def _spawn(passed: tuple[int, int, int], cores: int) -> subprocess.Popen[bytes]:
     """Return a new process that has the descriptors ``passed`` as well."""
     setup = f"import sys; sys.path[:] = {module_folders()!r}; {_MAIN}"
     return subprocess.Popen(
@@ -264,7 +264,7 @@ class ProcessPool:
 
     @property
     def ours(self) -> bool:
-        """Whether it was made by this process, rather than by one that this was forked from."""
+        """Whether this process made it, and not the parent that this process was forked from."""
         return self._process_id == os.getpid()
 
     @property
@@ -280,8 +280,8 @@ class ProcessPool:
 
     @contextlib.contextmanager
     def acquire(self, stopped: Callable[[], bool]) -> Iterator[WorkerSlot | None]:
-        """Have a worker's place for oneself; waits until one is idle, None when it is too late for that."""
-        slot = self._wait(stopped)
+        """Give a slot to the caller; waits until one is idle, gives None when the batch was stopped."""
+        slot = self._wait_for_slot(stopped)
         try:
             yield slot
         finally:
@@ -313,7 +313,7 @@ class ProcessPool:
                 worker.interrupt()
         leaving = [slot.worker for slot in idle if slot.worker is not None]
         for worker in leaving:
-            worker.leave()
+            worker.ask_to_exit()
         until_s = time.monotonic() + GRACE_S
         for worker in leaving:
             worker.close(max(0.0, until_s - time.monotonic()))
@@ -321,7 +321,7 @@ class ProcessPool:
             slot.worker = None
             self._idle.put(slot)
 
-    def _wait(self, stopped: Callable[[], bool]) -> WorkerSlot | None:
+    def _wait_for_slot(self, stopped: Callable[[], bool]) -> WorkerSlot | None:
         while True:
             with contextlib.suppress(queue.Empty):
                 slot = self._idle.get(timeout=POLL_S)

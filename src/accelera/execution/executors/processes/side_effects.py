@@ -128,7 +128,7 @@ def difference(constants: Constants) -> str | None:
     """Return, in words, one that is another in this process; None when all are the same."""
     for (module, name), there in constants.items():
         try:
-            here = _in_words(functools.reduce(getattr, name.split("."), importlib.import_module(module)))
+            here = _constant_text(functools.reduce(getattr, name.split("."), importlib.import_module(module)))
         except (ImportError, AttributeError):
             here = "missing"
         if here != there:
@@ -159,7 +159,7 @@ class _ConstantSearch:
             self._read(value)
 
     def _read(self, function: types.FunctionType) -> None:
-        names = _names(function.__code__)
+        names = _referenced_names(function.__code__)
         by_name = _is_found_by_name(function)
         for name in names & function.__globals__.keys():
             value = function.__globals__[name]
@@ -168,7 +168,7 @@ class _ConstantSearch:
             self._look_inside(value, names)
             self.look_at(value)
         for cell in function.__closure__ or ():
-            for value in _content(cell):
+            for value in _cell_content(cell):
                 self._look_inside(value, names)
                 self.look_at(value)
 
@@ -189,7 +189,7 @@ class _ConstantSearch:
             self.look_at(value)
 
     def _note(self, module: str, name: str, value: Any) -> None:
-        words = _in_words(value)
+        words = _constant_text(value)
         if words is not None and module != "__main__":
             self.found[module, name] = words
 
@@ -198,39 +198,39 @@ class _ConstantSearch:
         return _package(function.__module__) != self._package and file.startswith(_libraries())
 
 
-def _in_words(value: Any) -> str | None:
-    """Return what ``value`` is, the same in every process; None when it is no constant."""
+def _constant_text(value: Any) -> str | None:
+    """Return a text for the constant ``value`` that is equal in every process; None if it is no constant."""
     if isinstance(value, _PLAIN):
-        return _short(repr(value))
+        return _abbreviate(repr(value))
     if isinstance(value, _NAMED):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.ModuleType):
         return value.__name__
     if isinstance(value, re.Pattern):
-        return _short(f"{value.pattern!r} {value.flags}")
+        return _abbreviate(f"{value.pattern!r} {value.flags}")
     if type(value).__module__ == "numpy":
-        return _short(_of_numpy(value))
+        return _abbreviate(_numpy_text(value))
     if isinstance(value, tuple | frozenset):
-        parts = [_in_words(each) for each in value]
+        parts = [_constant_text(each) for each in value]
         inner = sorted(map(str, parts)) if isinstance(value, frozenset) else parts
-        return None if None in parts else _short(f"{type(value).__name__} {inner}")
+        return None if None in parts else _abbreviate(f"{type(value).__name__} {inner}")
     return None
 
 
-def _short(text: str) -> str:
+def _abbreviate(text: str) -> str:
     if len(text) <= _MOST_TEXT:
         return text
     return f"{text[:40]}… {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def _of_numpy(value: Any) -> str:
+def _numpy_text(value: Any) -> str:
     """Return a scalar or a function of NumPy in words, an array by its first and last elements."""
     if type(value).__name__ != "ndarray":
         return repr(value)
-    return f"{value.dtype} {value.shape} {_ends(value.reshape(-1))}"
+    return f"{value.dtype} {value.shape} {_ends_digest(value.reshape(-1))}"
 
 
-def _ends(flat: Any) -> str:
+def _ends_digest(flat: Any) -> str:
     count = max(1, _SAMPLE_BYTES // max(1, flat.itemsize))
     digest = hashlib.blake2b(flat[:count].tobytes(), digest_size=16)
     digest.update(flat[-count:].tobytes())
@@ -238,13 +238,13 @@ def _ends(flat: Any) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _names(code: types.CodeType) -> frozenset[str]:
-    inner = [_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+def _referenced_names(code: types.CodeType) -> frozenset[str]:
+    inner = [_referenced_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     return frozenset(code.co_names).union(*inner)
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Whether ``value`` travels by the name of its module and its own."""
+    """Return whether pickle finds ``value`` by the name of its module and its qualified name."""
     if value.__module__ == "__main__":
         return False
     try:
@@ -254,7 +254,7 @@ def _is_found_by_name(value: Any) -> bool:
         return False
 
 
-def _content(cell: types.CellType) -> list[Any]:
+def _cell_content(cell: types.CellType) -> list[Any]:
     try:
         return [cell.cell_contents]
     except ValueError:

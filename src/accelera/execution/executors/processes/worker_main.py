@@ -47,7 +47,7 @@ def end_with_last_writer(pipe: int) -> None:
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0)[0]:
-        _end()
+        _kill_group()
 
 
 def end_with(end: socket.socket, driver: int) -> None:
@@ -62,10 +62,10 @@ def end_with(end: socket.socket, driver: int) -> None:
             gone.register(os.pidfd_open(driver), select.POLLIN)
     if os.getppid() == driver:
         gone.poll()
-    _end()
+    _kill_group()
 
 
-def _end() -> None:
+def _kill_group() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
