@@ -68,7 +68,7 @@ _DEVICE_FILES = (
     "/dev/dri/renderD*",
     "/dev/accel/*",
 )
-"""What the drivers of accelerators put under ``/dev``."""
+"""Files that the drivers of accelerators create under ``/dev``."""
 
 
 def get_device(spec: Device | str | Any = None) -> Device:
@@ -89,7 +89,7 @@ def get_device(spec: Device | str | Any = None) -> Device:
         return spec
     spec = current().device if spec is None else spec
     if spec is None:
-        return _usual()
+        return _default_device()
     kind, rest = split_name(str(spec))
     return _KINDS[kind](kind, rest)
 
@@ -110,11 +110,11 @@ def _cpu(kind: str, rest: str) -> Device:
     """Return the process's one CPU, by whatever index torch gives it."""
     if rest not in ("", "0"):
         raise DeviceError(f"[device] {kind}:{rest}: all processors are one device; ask for 'cpu'")
-    return _the_cpu()
+    return _cpu_device()
 
 
 @functools.cache
-def _the_cpu() -> Device:
+def _cpu_device() -> Device:
     return CpuDevice()
 
 
@@ -143,15 +143,15 @@ _KINDS: dict[str, Callable[[str, str], Device]] = {
 }
 
 
-def _usual() -> Device:
+def _default_device() -> Device:
     if not _may_have_accelerator():
-        return _the_cpu()
+        return _cpu_device()
     found = present_accelerator()
-    return _the_cpu() if found is None or found.type not in _KINDS else _accelerator(found.type, "")
+    return _cpu_device() if found is None or found.type not in _KINDS else _accelerator(found.type, "")
 
 
 def _may_have_accelerator() -> bool:
-    """Return whether loading torch could find an accelerator: it is loaded, or it and a driver are there."""
+    """Return whether torch may find an accelerator: it is loaded, or installed with a driver present."""
     if "torch" in sys.modules:
         return True
     if sys.platform.startswith("linux") and not any(map(glob.glob, _DEVICE_FILES)):

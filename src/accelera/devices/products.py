@@ -1,7 +1,7 @@
 """Products of NumPy arrays in bounded memory: any strides, any batch, no hidden copies.
 
-What the kernels read as it lies goes to them whole; the rest is packed block by block into at most
-``PACKING_BYTES``.
+Operands whose strides the kernels can read are multiplied whole; others are packed block by block into at
+most ``PACKING_BYTES``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKING_BYTES = 4 << 20
 
 _MIRROR_EDGE = 128
 _SMALL = 32**3
-"""Multiplications in a matrix product that is over before a call of BLAS has begun."""
+"""Multiplications of a product so small that the overhead of a BLAS call exceeds its time."""
 _STRIP = 512
 """Columns per strip of a Gram matrix where a whole block is computed on the diagonal."""
 
@@ -46,7 +46,7 @@ def gemm(a: Array, b: Array, c: Array, *, accumulate: bool, conjugate_a: bool = 
     if b.size == math.prod(b.shape[-2:]) and has_merging_rows(left) and has_merging_rows(c):
         _gemm(_merged(left), b.reshape(b.shape[-2:]), _merged(c), accumulate, conjugate_a)
     elif c.dtype.kind in "fc" and 0 < math.prod((*c.shape[-2:], a.shape[-1])) <= _SMALL:
-        _small(left, right, c, accumulate, conjugate_a)
+        _small_matrices(left, right, c, accumulate, conjugate_a)
     else:
         for index in np.ndindex(batch):
             _gemm(left[index], right[index], c[index], accumulate, conjugate_a)
@@ -82,8 +82,8 @@ def _merged(x: Array) -> Array:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-def _small(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> None:
-    """Multiply stacks of matrices so small that NumPy's one call beats many of BLAS."""
+def _small_matrices(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> None:
+    """Multiply stacks of small matrices: one call of NumPy is faster than many of BLAS."""
     most = PACKING_BYTES // (c.itemsize * c.shape[-2] * (c.shape[-1] + a.shape[-1]))
     for index in np.ndindex(c.shape[:-3]):
         for stack in _spans(c.shape[-3], most):
@@ -102,11 +102,11 @@ def _gemm(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> 
         if not accumulate:
             c.fill(0)
         return
-    if not _at_once(a, b, c, accumulate, conjugate_a):
+    if not _try_kernel(a, b, c, accumulate, conjugate_a):
         _PackedBlocks(a, b, c, conjugate_a).run(accumulate)
 
 
-def _at_once(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool = False) -> bool:
+def _try_kernel(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool = False) -> bool:
     """Compute with one kernel; return False, with nothing done, when it cannot take the operands."""
     if not (a.flags.aligned and b.flags.aligned and c.flags.aligned):
         return False
@@ -163,7 +163,7 @@ class _PackedBlocks:
                 for depth in _spans(k, self._steps[2]):
                     left = self._load(0, a[rows, depth], conjugate=self._conjugate)
                     right = self._load(1, b[depth, columns])
-                    taken = _at_once(left, right, target, accumulate or depth.start > 0)
+                    taken = _try_kernel(left, right, target, accumulate or depth.start > 0)
                     assert taken, "blocks are dense and short"
                 if self._scratch[2] is not None:
                     c[rows, columns] = target

@@ -1,9 +1,8 @@
-"""A simulated accelerator: a small memory of its own, a slow link, and failures when asked for.
+"""A simulated accelerator: a small memory of its own, a slow link, and failures on request.
 
-Its arithmetic is real (the CPU's), its memory is counted, its time is virtual: a piece of work begins
-when its stream (one copies, one computes) is free and the buffers it touches are ready. Everything that
-a program does on an accelerator can thus be tested, and its transfers be laid over its products,
-without one.
+Its arithmetic is real (the CPU's), its memory is counted, its time is virtual: an operation begins when
+its stream (one copies, one computes) is free and the buffers it uses are ready. So programs for an
+accelerator, and the overlap of their transfers with their products, can be tested without one.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from accelera.units import format_bytes, parse_bytes
 
 @dataclass
 class _VirtualStream:
-    """Work in order, one piece after the other."""
+    """A stream of operations that run one after another."""
 
     free_at: float = 0.0
     busy_s: float = 0.0
     spans: list[tuple[float, float]] = field(default_factory=list)
-    """When it was busy; neighbours that touch are one."""
+    """Busy intervals (begin, end) in seconds; adjacent ones are merged."""
 
     def run(self, begin: float, seconds: float) -> float:
         begin = max(begin, self.free_at)
@@ -46,26 +45,26 @@ class _VirtualStream:
 
 @dataclass
 class _BufferTimes:
-    """When a buffer was last written and last touched."""
+    """Times at which a buffer was last written and last used."""
 
     written: float
     touched: float
 
 
 class VirtualClock:
-    """Two streams, ``copy`` and ``compute``, and what each buffer waits for; safe from several threads."""
+    """Virtual time of two streams, ``copy`` and ``compute``, and of each buffer; thread-safe."""
 
     def __init__(self) -> None:
         self._streams = {"copy": _VirtualStream(), "compute": _VirtualStream()}
-        self._marks: dict[int, _BufferTimes] = {}
+        self._times: dict[int, _BufferTimes] = {}
         self._memory_free_at = 0.0
         self._lock = threading.Lock()
 
     def run(self, stream: str, seconds: float, reads: Iterable[int], writes: Iterable[int]) -> None:
-        """Enter ``seconds`` of work on ``stream`` that reads and writes the buffers of these keys."""
+        """Add ``seconds`` of work on ``stream`` that reads and writes the buffers of these keys."""
         with self._lock:
-            sources = [self._mark(key) for key in reads]
-            targets = [self._mark(key) for key in writes]
+            sources = [self._times_of(key) for key in reads]
+            targets = [self._times_of(key) for key in writes]
             ready = max([mark.written for mark in sources] + [mark.touched for mark in targets], default=0.0)
             end = self._streams[stream].run(ready, seconds)
             for mark in sources:
@@ -74,9 +73,9 @@ class VirtualClock:
                 mark.written = mark.touched = end
 
     def forget(self, key: int) -> None:
-        """Take note that a buffer was released: new buffers are ready when its last work is done."""
+        """Forget a released buffer; new buffers are ready once its last work is done."""
         with self._lock:
-            mark = self._marks.pop(key, None)
+            mark = self._times.pop(key, None)
             if mark is not None:
                 self._memory_free_at = max(self._memory_free_at, mark.touched)
 
@@ -86,20 +85,20 @@ class VirtualClock:
             return self._streams[stream].busy_s
 
     def makespan_s(self) -> float:
-        """Return when the last work was done."""
+        """Return the time at which the last work ended."""
         with self._lock:
             return max(stream.free_at for stream in self._streams.values())
 
     def overlap_s(self) -> float:
         """Return the seconds in which both streams worked."""
         with self._lock:
-            return _common_s(self._streams["copy"].spans, self._streams["compute"].spans)
+            return _overlap_s(self._streams["copy"].spans, self._streams["compute"].spans)
 
-    def _mark(self, key: int) -> _BufferTimes:
-        return self._marks.setdefault(key, _BufferTimes(self._memory_free_at, self._memory_free_at))
+    def _times_of(self, key: int) -> _BufferTimes:
+        return self._times.setdefault(key, _BufferTimes(self._memory_free_at, self._memory_free_at))
 
 
-def _common_s(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float:
+def _overlap_s(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float:
     """Return the length of the intersection of two ordered lists of spans."""
     total, i, j = 0.0, 0, 0
     while i < len(first) and j < len(second):
@@ -119,7 +118,7 @@ Nth = int | Iterable[int]
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What is to fail. The empty plan lets everything pass."""
+    """The operations that are to fail; by default none."""
 
     oom_at: Nth = ()
     """Allocations that run out of memory, counted from 1."""
@@ -136,7 +135,7 @@ class FaultPlan:
 
 
 class Faults:
-    """Counts what a device does and fails where the plan says so; safe to use from several threads."""
+    """Counts a device's operations and makes those of the plan fail; thread-safe."""
 
     def __init__(self, plan: FaultPlan) -> None:
         if not 0 <= plan.oom_probability <= 1:
@@ -190,7 +189,7 @@ class Faults:
 Array = np.ndarray[Any, Any]
 
 _GARBAGE = 0xFF
-"""What new memory holds: NaN in every float, so that reading it shows."""
+"""Byte that fills new memory: NaN in every float, so that reading it before writing shows."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class SimulationReport:
 
 @final
 class SimulatedDevice(Device):
-    """An accelerator that is not there.
+    """A simulated accelerator.
 
     Parameters
     ----------
@@ -232,14 +231,14 @@ class SimulatedDevice(Device):
     latency_s : float
         Seconds each transfer takes before its first byte.
     flops_per_s : float
-        Rate of its products, also what plans for it reckon with.
+        Rate of its products, which plans for it use too.
     oom_at, oom_above, oom_probability, seed
         Which allocations raise DeviceMemoryError: the nth (one or several, from 1), those that would
         hold more than so many bytes, a share of all.
     fail_transfer_at, fail_compute_at
         Which transfers and products raise DeviceError: the nth, one or several.
     name : str
-        What it is called.
+        Name of the device.
     """
 
     host_memory = False
@@ -278,11 +277,11 @@ class SimulatedDevice(Device):
         self._lock = threading.Lock()
 
     def total_bytes(self) -> int:
-        """The capacity."""
+        """Return the capacity."""
         return self._memory.capacity_bytes
 
     def available_bytes(self) -> int:
-        """The capacity less what is allocated."""
+        """Return the capacity less the allocated bytes."""
         return self._memory.capacity_bytes - self._memory.allocated_bytes
 
     @property
@@ -343,11 +342,11 @@ class SimulatedDevice(Device):
         self._clock.run("compute", 0.0, (), (key,))
 
     def can_take(self, array: Array) -> bool:
-        """Return what the CPU, which does the arithmetic, says."""
+        """Return the answer of the CPU, which does the arithmetic."""
         return self._cpu.can_take(array)
 
     def workspace_bytes(self) -> int:
-        """None: the arithmetic's own memory is the host's."""
+        """Return 0: the arithmetic's own memory is the host's."""
         return 0
 
     def synchronize(self) -> None:
@@ -386,7 +385,7 @@ class SimulatedDevice(Device):
 
 
 class _SimulatedMemory:
-    """The device's own memory: counted, limited, and told apart from the host's."""
+    """The device's own memory: counted, limited, and distinguished from the host's."""
 
     def __init__(self, owner: str, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -411,7 +410,7 @@ class _SimulatedMemory:
         try:
             buffer = self._pages.allocate(nbytes)
         except DeviceMemoryError:
-            self._give_back(nbytes)
+            self._uncount(nbytes)
             raise
         buffer.fill(_GARBAGE)
         with self._lock:
@@ -421,13 +420,13 @@ class _SimulatedMemory:
         return buffer
 
     def release(self, buffer: Array) -> int:
-        """Return the key of the buffer that was given back."""
+        """Release ``buffer`` and return its key."""
         start = address(buffer)
         with self._lock:
             if start in self._ends:
                 self._starts.remove(start)
                 del self._ends[start]
-        self._give_back(self._pages.release(buffer))
+        self._uncount(self._pages.release(buffer))
         return start
 
     def key_of(self, array: Array, op: str) -> int:
@@ -443,6 +442,6 @@ class _SimulatedMemory:
             f"allocate() and upload() it there first"
         )
 
-    def _give_back(self, nbytes: int) -> None:
+    def _uncount(self, nbytes: int) -> None:
         with self._lock:
             self.allocated_bytes -= nbytes

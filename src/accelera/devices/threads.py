@@ -37,46 +37,46 @@ _NAMES = (
 
 
 class BlasThreads:
-    """Reads and limits the count; limits nest, and the smallest one wins."""
+    """Reads and limits the thread count; limits nest, and the smallest one applies."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._get, self._set = _controls(library)
+        self._get, self._set = _count_functions(library)
         self._lock = threading.Lock()
         self._limits: list[int] = []
         found = self._get()
-        self._usual = min(found, usable_processors())
-        if self._usual < found:
-            self._set(self._usual)
+        self._default_count = min(found, usable_processors())
+        if self._default_count < found:
+            self._set(self._default_count)
 
     @property
     def count(self) -> int:
         """Threads that a product runs on now."""
-        return min([self._usual, *self._limits])
+        return min([self._default_count, *self._limits])
 
     @property
     def most(self) -> int:
         """Threads that a product runs on when nothing limits it."""
-        return self._usual
+        return self._default_count
 
     @contextlib.contextmanager
     def limited(self, count: int) -> Iterator[None]:
         """Let products run on at most ``count`` threads meanwhile."""
         if count < 1:
             raise ValueError(f"[threads] a limit of {count} threads: a product needs at least 1")
-        self._change(self._limits.append, count)
+        self._update_limits(self._limits.append, count)
         try:
             yield
         finally:
-            self._change(self._limits.remove, count)
+            self._update_limits(self._limits.remove, count)
 
-    def _change(self, how: Callable[[int], None], count: int) -> None:
+    def _update_limits(self, how: Callable[[int], None], count: int) -> None:
         with self._lock:
             how(count)
             self._set(self.count)
 
 
-def _controls(library: ctypes.CDLL) -> tuple[Callable[[], int], Callable[[int], object]]:
-    """Return what reads and what sets the count; a library without controls counts as one per processor."""
+def _count_functions(library: ctypes.CDLL) -> tuple[Callable[[], int], Callable[[int], object]]:
+    """Return the functions that read and set the thread count; without them, one thread per processor."""
     for getter, setter in _NAMES:
         if hasattr(library, getter) and hasattr(library, setter):
             get, put = getattr(library, getter), getattr(library, setter)

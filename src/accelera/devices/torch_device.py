@@ -95,9 +95,9 @@ class TorchDevice(Device):
         """Return the start of ``buffer`` as a dense tensor; bfloat16 is ml_dtypes' in NumPy."""
         check_view(shape, dtype, order, buffer.nbytes)
         typed = torch_dtype(dtype, self._device)
-        lying = [shape[axis] for axis in order]
+        ordered_shape = [shape[axis] for axis in order]
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return buffer[:count].view(typed).view(lying).permute(*np.argsort(order).tolist())
+        return buffer[:count].view(typed).view(ordered_shape).permute(*np.argsort(order).tolist())
 
     def upload(self, host: np.ndarray[Any, Any], target: torch.Tensor) -> None:
         """Hand ``host`` over to the copy stream; it is pinned memory's by the time this returns."""
@@ -145,10 +145,10 @@ class TorchDevice(Device):
         Straight, without staging: pinned host memory makes it as fast as the bus.
         """
         up = target.device.type == self._device.type
-        lane = self._lanes.up if up else self._lanes.down
+        stream = self._lanes.up if up else self._lanes.down
         reads, writes = ((), (target,)) if up else ((source,), ())
         with translated("transfer", f"{format_bytes(source.nbytes)} to or from {self.name}"):
-            with self._lanes.working(lane, reads, writes) as event:
+            with self._lanes.working(stream, reads, writes) as event:
                 target.copy_(source, non_blocking=self._lanes.asynchronous)
             if event is not None:
                 event.synchronize()
@@ -158,10 +158,10 @@ class TorchDevice(Device):
         check_upload(tuple(source.shape), tuple(target.shape), "copy")
         check_cast("copy", numpy_dtype(source.dtype), numpy_dtype(target.dtype))
         up = self._lanes.key(target) in self._buffers
-        lane = self._lanes.up if up else self._lanes.down
+        stream = self._lanes.up if up else self._lanes.down
         reads, writes = ((), (target,)) if up else ((source,), ())
         with translated("copy", f"{format_bytes(target.nbytes)} on {self.name}"):
-            with self._lanes.working(lane, reads, writes) as event:
+            with self._lanes.working(stream, reads, writes) as event:
                 if source.dtype == target.dtype:
                     source, target = signed(source), signed(target)
                 target.copy_(source)

@@ -1,6 +1,6 @@
 """Products of tensors in bounded memory.
 
-What torch's libraries read as it lies goes to them whole; the rest is packed block by block.
+Operands whose strides torch's libraries can read are multiplied whole; others are packed block by block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MIRROR_EDGE = 512
 
 
 def library_bytes(device: torch.device) -> int:
-    """Return what the product libraries keep for one stream of ``device``.
+    """Return the bytes that the product libraries keep for one stream of ``device``.
 
     torch gives cuBLAS and cuBLASLt a workspace each: 32 MiB from compute capability 9.0 on, 8.1 MiB before.
     """
@@ -39,7 +39,7 @@ def library_bytes(device: torch.device) -> int:
 def sums_halves(dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether torch multiplies matrices of a half type there and sums in float32, found by trying.
 
-    The sum that is tried, 2049, is no number of either half type.
+    The sum that is tried is 2049, which neither half type can represent.
     """
     if device.type == "cpu" or not hasattr(torch.ops.aten.addmm, "dtype_out"):
         return False
@@ -71,7 +71,7 @@ def gemm(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, accumulate: bool,
             c.zero_()
         return
     batch = c.shape[:-2]
-    _batched(
+    _batched_product(
         a.expand(*batch, *a.shape[-2:]),
         b.expand(*batch, *b.shape[-2:]),
         c,
@@ -106,22 +106,26 @@ def _is_dense(fast: int, length: int, slow: int, others: int) -> bool:
     return (fast == 1 or length == 1) and (slow >= max(1, length) or others == 1)
 
 
-def _batched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+def _batched_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool
+) -> None:
     alike = a.dtype == c.dtype and not _is_integer_on_cuda(c)
-    if alike and not conjugate and c.ndim == 3 and _goes_whole(a, b, c):
+    if alike and not conjugate and c.ndim == 3 and _all_takeable(a, b, c):
         c.baddbmm_(a, b, beta=int(accumulate))
         return
     for index in np.ndindex(c.shape[:-2]):
-        _single(a[index], b[index], c[index], accumulate, conjugate)
+        _matrix_product(a[index], b[index], c[index], accumulate, conjugate)
 
 
-def _single(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+def _matrix_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool
+) -> None:
     if _is_integer_on_cuda(c):
-        _integers(a, b, c, accumulate)
-    elif not conjugate and _goes_whole(a, b, c):
+        _integer_product(a, b, c, accumulate)
+    elif not conjugate and _all_takeable(a, b, c):
         _add_product(c, a, b, accumulate)
     else:
-        _in_blocks(a, b, c, accumulate, conjugate)
+        _blocked_product(a, b, c, accumulate, conjugate)
 
 
 def _add_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: bool) -> None:
@@ -132,7 +136,7 @@ def _add_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, accumulate: 
         torch.ops.aten.addmm.dtype_out(c, a, b, c.dtype, beta=int(accumulate), out=c)
 
 
-def _goes_whole(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+def _all_takeable(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     return is_takeable(a) and is_takeable(b) and is_takeable(c)
 
 
@@ -140,7 +144,7 @@ def _is_integer_on_cuda(c: torch.Tensor) -> bool:
     return c.is_cuda and not c.is_floating_point() and not c.is_complex()
 
 
-def _integers(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool) -> None:
+def _integer_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool) -> None:
     """Compute with our own kernel, which takes any strides, on the current stream."""
     (m, n), k = c.shape, a.shape[1]
     left, right, target = ((each.stride(0), each.stride(1)) for each in (a, b, c))
@@ -162,7 +166,9 @@ def _integers(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: boo
         )
 
 
-def _in_blocks(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+def _blocked_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool
+) -> None:
     edge = math.isqrt(PACKING_BYTES // _BLOCKS_AT_ONCE // c.element_size())
     for rows in _spans(c.shape[0], edge):
         for columns in _spans(c.shape[1], edge):

@@ -1,7 +1,7 @@
 """Transfers between host arrays and an accelerator through a fixed number of buffers on either side.
 
-What lies alike on both sides goes by one copy, straight from a pinned buffer into its place or back. The rest
-goes through a buffer on the device, where it is converted and reordered.
+Elements with the same type and layout on both sides are copied once, between a pinned buffer and the target.
+The others go through a buffer on the device, where they are converted and reordered.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from accelera.devices.torch_types import numpy_view, signed, torch_dtype, wire_d
 PIECE_BYTES = 4 << 20
 """Size of one buffer."""
 SLOTS = 4
-"""Pairs of buffers, so that one is filled while others travel."""
+"""Pairs of buffers, so that one is filled while others are in flight."""
 _DOWNLOADS = 2
-"""Pieces of one download under way at once: one travels while the other is taken out of its buffer."""
+"""Pieces of one download in flight at once: one is copied while the other is taken out of its buffer."""
 
 Array = np.ndarray[Any, Any]
 Part = tuple[slice, ...]
@@ -36,7 +36,7 @@ Part = tuple[slice, ...]
 
 @dataclass
 class _StagingSlot:
-    """A host buffer (pinned where the device is asynchronous), its twin on the device, their last work."""
+    """A host buffer (pinned on asynchronous devices), a device buffer, the event of their last use."""
 
     host: torch.Tensor
     device: torch.Tensor
@@ -44,7 +44,7 @@ class _StagingSlot:
 
 
 class _PieceInFlight(NamedTuple):
-    """A part of an array on its way to the host buffer of a slot, axes in ``order``."""
+    """A part of an array in flight to the host buffer of a slot, axes in ``order``."""
 
     slot: _StagingSlot
     part: Part
@@ -58,15 +58,15 @@ class Staging:
         self._device = device
         self._lanes = lanes
         self._pages = Pages("staging")
-        self._spare: queue.SimpleQueue[_StagingSlot] = queue.SimpleQueue()
+        self._free_slots: queue.SimpleQueue[_StagingSlot] = queue.SimpleQueue()
         self._lent: dict[int, _StagingSlot] = {}
-        self._made = 0
+        self._slot_count = 0
         self._lock = threading.Lock()
         self.host_bytes = self.device_bytes = SLOTS * PIECE_BYTES
 
     def lend(self, *, wait: bool) -> Array | None:
         """Return a host buffer until ``take_back``; None when all are in use and ``wait`` is false."""
-        slot = self._take(wait=wait)
+        slot = self._acquire(wait=wait)
         if slot is None:
             return None
         buffer = slot.host.numpy()
@@ -74,13 +74,13 @@ class Staging:
         return buffer
 
     def take_back(self, buffer: Array) -> None:
-        """Take back what ``lend`` returned; what was sent from it may still be on its way."""
-        self._spare.put(self._lent.pop(address(buffer)))
+        """Take back a buffer of ``lend``; an upload from it may still be in flight."""
+        self._free_slots.put(self._lent.pop(address(buffer)))
 
     def upload(self, host: Array, target: torch.Tensor) -> None:
-        """Copy ``host`` out of the caller's hands; the last piece may still be on its way on return.
+        """Copy ``host`` to ``target``; on return ``host`` may change, though a piece may still be in flight.
 
-        What lies in a lent buffer is on its way as a whole: the buffer is lent again when it has arrived.
+        A lent buffer is uploaded as a whole: it is lent again once the upload is done.
         """
         lent = self._lent_for(host)
         if lent is not None:
@@ -89,7 +89,7 @@ class Staging:
         wire = wire_dtype(host.dtype, target.dtype, self._device)
         for part, order in _pieces(target, wire.itemsize):
             with self._slot() as slot:
-                _assign(_on_host(slot.host, host[part].shape, wire, order), host[part])
+                _copy_converted(_as_array(slot.host, host[part].shape, wire, order), host[part])
                 self._send(slot, order, wire, target[part])
 
     def download(self, source: torch.Tensor, host: Array) -> None:
@@ -100,106 +100,106 @@ class Staging:
             _wait(lent)
             return
         wire = wire_dtype(host.dtype, source.dtype, self._device)
-        coming: deque[_PieceInFlight] = deque()
+        in_flight: deque[_PieceInFlight] = deque()
         try:
             for part, order in _pieces(source, wire.itemsize):
-                slot = self._take(wait=not coming)
+                slot = self._acquire(wait=not in_flight)
                 if slot is None:
-                    self._arrive(coming, host, wire)
-                    slot = self._take(wait=True)
+                    self._finish_first(in_flight, host, wire)
+                    slot = self._acquire(wait=True)
                 assert slot is not None
-                coming.append(_PieceInFlight(slot, part, order))
+                in_flight.append(_PieceInFlight(slot, part, order))
                 self._fetch(slot, order, wire, source[part])
-                if len(coming) == _DOWNLOADS:
-                    self._arrive(coming, host, wire)
-            while coming:
-                self._arrive(coming, host, wire)
+                if len(in_flight) == _DOWNLOADS:
+                    self._finish_first(in_flight, host, wire)
+            while in_flight:
+                self._finish_first(in_flight, host, wire)
         finally:
-            for each in coming:
-                self._spare.put(each.slot)
+            for each in in_flight:
+                self._free_slots.put(each.slot)
 
-    def _arrive(self, coming: deque[_PieceInFlight], host: Array, wire: np.dtype[Any]) -> None:
-        """Wait for the piece that was begun first, and take it out of its buffer."""
-        slot, part, order = coming[0]
+    def _finish_first(self, in_flight: deque[_PieceInFlight], host: Array, wire: np.dtype[Any]) -> None:
+        """Wait for the oldest piece in flight, and copy it out of its buffer."""
+        slot, part, order = in_flight[0]
         _wait(slot)
-        _assign(host[part], _on_host(slot.host, host[part].shape, wire, order))
-        coming.popleft()
-        self._spare.put(slot)
+        _copy_converted(host[part], _as_array(slot.host, host[part].shape, wire, order))
+        in_flight.popleft()
+        self._free_slots.put(slot)
 
     def begin_download(self, source: torch.Tensor, host: Array) -> Callable[[], None]:
-        """Begin to copy ``source`` into a lent buffer; return what waits for it."""
+        """Begin to copy ``source`` into a lent buffer; return a function that waits for it."""
         lent = self._lent_for(host)
         if lent is None:
             self.download(source, host)
-            return _nothing
+            return _no_wait
         self._fetch(lent, _order_of(host.strides), host.dtype, source)
         return functools.partial(_wait, lent)
 
     def _send(
         self, slot: _StagingSlot, order: tuple[int, ...], wire: np.dtype[Any], target: torch.Tensor
     ) -> None:
-        """Copy what the slot's host buffer holds, axes in ``order``, to ``target``."""
-        shape, goes_on = tuple(target.shape), self._lanes.asynchronous
-        leaving, nbytes = self._typed(slot.host, shape, wire, order), target.numel() * wire.itemsize
+        """Copy the slot's host buffer, axes in ``order``, to ``target``."""
+        shape, asynchronous = tuple(target.shape), self._lanes.asynchronous
+        outgoing, nbytes = self._as_tensor(slot.host, shape, wire, order), target.numel() * wire.itemsize
         with self._lanes.working(self._lanes.up, reads=(), writes=(target,)) as slot.event:
-            if _lie_alike(leaving, target):
-                signed(target).copy_(signed(leaving), non_blocking=goes_on)
+            if _same_layout(outgoing, target):
+                signed(target).copy_(signed(outgoing), non_blocking=asynchronous)
             else:
-                slot.device[:nbytes].copy_(slot.host[:nbytes], non_blocking=goes_on)
-                signed(target).copy_(signed(self._typed(slot.device, shape, wire, order)))
+                slot.device[:nbytes].copy_(slot.host[:nbytes], non_blocking=asynchronous)
+                signed(target).copy_(signed(self._as_tensor(slot.device, shape, wire, order)))
 
     def _fetch(
         self, slot: _StagingSlot, order: tuple[int, ...], wire: np.dtype[Any], source: torch.Tensor
     ) -> None:
         """Copy ``source`` into the slot's host buffer, axes in ``order``."""
-        shape, goes_on = tuple(source.shape), self._lanes.asynchronous
-        coming, nbytes = self._typed(slot.host, shape, wire, order), source.numel() * wire.itemsize
+        shape, asynchronous = tuple(source.shape), self._lanes.asynchronous
+        incoming, nbytes = self._as_tensor(slot.host, shape, wire, order), source.numel() * wire.itemsize
         with self._lanes.working(self._lanes.down, reads=(source,), writes=()) as slot.event:
-            if _lie_alike(source, coming):
-                signed(coming).copy_(signed(source), non_blocking=goes_on)
+            if _same_layout(source, incoming):
+                signed(incoming).copy_(signed(source), non_blocking=asynchronous)
             else:
-                signed(self._typed(slot.device, shape, wire, order)).copy_(signed(source))
-                slot.host[:nbytes].copy_(slot.device[:nbytes], non_blocking=goes_on)
+                signed(self._as_tensor(slot.device, shape, wire, order)).copy_(signed(source))
+                slot.host[:nbytes].copy_(slot.device[:nbytes], non_blocking=asynchronous)
 
-    def _typed(
+    def _as_tensor(
         self, memory: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any], order: tuple[int, ...]
     ) -> torch.Tensor:
-        lying = [shape[axis] for axis in order]
+        ordered_shape = [shape[axis] for axis in order]
         typed = memory[: math.prod(shape) * dtype.itemsize].view(torch_dtype(dtype, self._device))
-        return typed.view(lying).permute(*np.argsort(order).tolist())
+        return typed.view(ordered_shape).permute(*np.argsort(order).tolist())
 
     def _lent_for(self, host: Array) -> _StagingSlot | None:
         return self._lent.get(address(host)) if self._lent and host.size else None
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[_StagingSlot]:
-        slot = self._take(wait=True)
+        slot = self._acquire(wait=True)
         assert slot is not None
         try:
             yield slot
         finally:
-            self._spare.put(slot)
+            self._free_slots.put(slot)
 
-    def _take(self, *, wait: bool) -> _StagingSlot | None:
-        """Return a slot whose last work is done; make a new one while there are few."""
+    def _acquire(self, *, wait: bool) -> _StagingSlot | None:
+        """Return a free slot, its last work done; a new one while there are fewer than ``SLOTS``."""
         try:
-            slot = self._new_slot() or self._spare.get(block=wait)
+            slot = self._new_slot() or self._free_slots.get(block=wait)
         except queue.Empty:
             return None
         _wait(slot)
         return slot
 
     def _new_slot(self) -> _StagingSlot | None:
-        if not self._spare.empty():
+        if not self._free_slots.empty():
             return None
         with self._lock:
-            if self._made == SLOTS:
+            if self._slot_count == SLOTS:
                 return None
             slot = _StagingSlot(
                 self._host_memory(), torch.empty(PIECE_BYTES, dtype=torch.uint8, device=self._device)
             )
             self._lanes.synchronize()
-            self._made += 1
+            self._slot_count += 1
         return slot
 
     def _host_memory(self) -> torch.Tensor:
@@ -214,12 +214,12 @@ def _wait(slot: _StagingSlot) -> None:
         slot.event = None
 
 
-def _nothing() -> None:
-    """What is to be waited for is done."""
+def _no_wait() -> None:
+    """Return at once: the transfer is done."""
 
 
-def _lie_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether both are dense and lie in the same order: one copy of bytes makes them equal."""
+def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether both have one type and the same dense layout, so that copying the bytes copies them."""
     if one.dtype != other.dtype:
         return False
     axes = zip(one.shape, one.stride(), other.stride(), strict=True)
@@ -235,17 +235,17 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _assign(target: Array, source: Array) -> None:
+def _copy_converted(target: Array, source: Array) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         np.copyto(target, source, casting="unsafe")
 
 
-def _on_host(
+def _as_array(
     memory: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any], order: tuple[int, ...]
 ) -> Array:
     flat = numpy_view(memory, dtype)[: math.prod(shape)]
-    lying = flat.reshape([shape[axis] for axis in order])
-    turned: Array = lying.transpose(np.argsort(order))
+    ordered_shape = flat.reshape([shape[axis] for axis in order])
+    turned: Array = ordered_shape.transpose(np.argsort(order))
     return turned
 
 

@@ -265,12 +265,12 @@ class BaseEngine(Operations):
                 "recorder": recorder,
                 "plan": pinned,
             }
-            found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A, objective)
+            found: Matrix | Store = self._run_expression("matmul", lazy_matmul(A, B), out, how, A, objective)
             return found
         sparse = is_sparse(A) or is_sparse(B)
         route = NOT_IN_MEMORY
         if not sparse and cluster is None:
-            self._load(out)
+            self._load_libraries(out)
             pair = None if out is not None or pinned is not None else self._pair_in_memory(A, B)
             route = self._route(None if pair is None else self._route_facts(pair, fixed, budget))
             logger.debug("matmul: %s", route)
@@ -311,7 +311,7 @@ class BaseEngine(Operations):
         out = file_result(out, chunks, None)
         if isinstance(A, Expr) or isinstance(B, Expr):
             _check_no_strategy(chunk_strategy)
-            return self._plan_of("matmul", lazy_matmul(A, B), unwrapped(out), budget, objective)
+            return self._plan_expression("matmul", lazy_matmul(A, B), unwrapped(out), budget, objective)
         options = replace(self._defaults(), objective=objective)
         request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
         if is_sparse(A) or is_sparse(B):
@@ -415,7 +415,7 @@ class BaseEngine(Operations):
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
                 " record an engine without strategy"
             )
-        final = shared is None and (device.host_memory or self._limit(request.budget, device).is_given)
+        final = shared is None and (device.host_memory or self._budget_of(request.budget, device).is_given)
         try:
             if shared is not None:
                 store = self._run_job(shared, request, cpu)
@@ -455,7 +455,7 @@ class BaseEngine(Operations):
 
     def _sparse_product(self, request: MatmulRequest) -> SparseMatmul:
         """Return the product of a sparse matrix and another operand, computed on the CPU."""
-        options = request.options.within(self._limit(request.budget, get_device("cpu")).limit_bytes)
+        options = request.options.within(self._budget_of(request.budget, get_device("cpu")).limit_bytes)
         return sparse_product(unwrapped(request.a), unwrapped(request.b), unwrapped(request.out), options)
 
     def _matmul_on_cluster(self, request: MatmulRequest, cluster: Any, node_budget: Amount | None) -> Store:
@@ -479,7 +479,7 @@ class BaseEngine(Operations):
     ) -> DistributedMatmul:
         cpu = get_device("cpu")
         product = self._product(replace(request, fixed=False), self._route(None), cpu)
-        limit = self._limit(request.budget if node_budget is None else node_budget, cpu).limit_bytes
+        limit = self._budget_of(request.budget if node_budget is None else node_budget, cpu).limit_bytes
         return DistributedMatmul(product, limit, nodes, executor, network_bytes_per_s)
 
     def _run_job(self, job: PlannedJob, request: MatmulRequest, device: Device, *notes: str) -> Store:
@@ -494,7 +494,7 @@ class BaseEngine(Operations):
 
     def _product(self, request: MatmulRequest, route: Route, device: Device) -> PlannedMatmul:
         a, b = of_one_type(open_operand(request.a), open_operand(request.b))
-        budget = self._limit(request.budget, device)
+        budget = self._budget_of(request.budget, device)
         tiles = self._tiles(request, a, b, route.chunk_rows, budget.limit_bytes)
         options = request.options.within(budget.limit_bytes, None if budget.is_given else _free_ram_bytes())
         return PlannedMatmul(a, b, unwrapped(request.out), options, spans_of(tiles))

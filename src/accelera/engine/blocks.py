@@ -25,17 +25,17 @@ from accelera.plan import (
 )
 
 USUAL_BLOCKS = 16
-"""Blocks where nothing speaks for another number: enough for two devices to end about together."""
+"""Usual number of blocks: enough for two devices to finish at about the same time."""
 
 
 def cut(problem: MatmulProblem, wanted: int, chunk: tuple[int, ...] | None = None) -> tuple[Spans, ...]:
-    """Return the blocks of the result of ``problem``: about ``wanted``, less when it is small.
+    """Return the blocks of the result of ``problem``: about ``wanted``, fewer when it is small.
 
-    Batches are cut first, as that makes no operand be read twice; then rows and columns, so that the least
-    is read: a block reads its rows of A and its columns of B. Cuts lie at multiples of ``chunk``, the chunk
+    Batches are cut first, as then no operand is read twice; then rows and columns, so that the fewest bytes
+    are read: a block reads its rows of A and its columns of B. Cuts lie at multiples of ``chunk``, the chunk
     shape of a chunked result, so that no two blocks write one chunk.
     """
-    grains = _grains(problem, chunk)
+    grains = _alignments(problem, chunk)
     parts = [1] * len(problem.batch)
     if parts:
         longest = max(range(len(parts)), key=lambda axis: problem.batch[axis])
@@ -54,21 +54,21 @@ def blocks_of(spec: Mapping[str, Any] | None) -> tuple[Spans, ...]:
 
 
 def aligned(blocks: tuple[Spans, ...], chunk: tuple[int, ...] | None) -> tuple[Spans, ...]:
-    """Return ``blocks`` if no two of them, which several processes may write, share a chunk; else none."""
+    """Return ``blocks``, or none of them if two share a chunk: two processes could write it at once."""
     if chunk is None:
         return blocks
     spans = (zip(block[-len(chunk) :], chunk, strict=True) for block in blocks)
     return blocks if all(start % size == 0 for block in spans for (start, _), size in block) else ()
 
 
-def _grains(problem: MatmulProblem, chunk: tuple[int, ...] | None) -> tuple[int, ...]:
+def _alignments(problem: MatmulProblem, chunk: tuple[int, ...] | None) -> tuple[int, ...]:
     rows, _, columns = problem.grains
     usual = (*(1 for _ in problem.batch), rows, columns)
     return usual if chunk is None else (*(1,) * (len(usual) - len(chunk)), *chunk)
 
 
 def _grid(problem: MatmulProblem, count: int, grains: tuple[int, ...]) -> tuple[int, int]:
-    """Return into how many parts rows and columns are cut: the least is read, of those that are enough."""
+    """Return the (row, column) counts with at least ``count`` parts, if possible, that read the least."""
     most = [max(1, size // grain) for size, grain in zip((problem.m, problem.n), grains, strict=True)]
     grids = [(rows, math.ceil(count / rows)) for rows in range(1, count + 1)]
     fitting = [(min(rows, most[0]), min(columns, most[1])) for rows, columns in grids]
@@ -122,16 +122,16 @@ class BlockPlans:
         self._plans: dict[tuple[_Shapes, int | None], Plan] = {}
 
     def plan(self, step: PlanStep, limit_bytes: int | None = None) -> Plan:
-        """Return how the block that ``step`` writes is made, with at most ``limit_bytes`` for its blocks.
+        """Return the plan of the block that ``step`` writes, with at most ``limit_bytes`` in the pool.
 
         Raises BudgetExceededError when there is no room for it.
         """
         shapes = tuple(block.shape for block in (*step.reads, step.write))
         if (shapes, limit_bytes) not in self._plans:
-            self._plans[shapes, limit_bytes] = self._planned(shapes, limit_bytes)
+            self._plans[shapes, limit_bytes] = self._make_plan(shapes, limit_bytes)
         return self._plans[shapes, limit_bytes]
 
-    def _planned(self, shapes: _Shapes, limit_bytes: int | None) -> Plan:
+    def _make_plan(self, shapes: _Shapes, limit_bytes: int | None) -> Plan:
         parts = [
             replace(operand, shape=shape)
             for operand, shape in zip(self._problem.operands, shapes, strict=True)
@@ -156,15 +156,15 @@ def largest_of(plans: Sequence[Plan]) -> Plan:
 
 
 def sum_of(largest: Forecast, taken: Sequence[Plan], placement: DevicePlacement) -> Forecast:
-    """Return what all blocks come to; the peak is the CPU's, the time that of who takes longest."""
-    said = [plan.forecast for plan in taken]
+    """Return the forecast of all blocks; the peak is the CPU's, the time that of the slowest device."""
+    forecasts = [plan.forecast for plan in taken]
 
     def total(figure: str) -> Any:
-        return sum(getattr(each, figure) for each in said)
+        return sum(getattr(each, figure) for each in forecasts)
 
     return Forecast(
         peak_pool_bytes=largest.peak_pool_bytes,
-        bytes_read={name: sum(each.bytes_read[name] for each in said) for name in ("A", "B")},
+        bytes_read={name: sum(each.bytes_read[name] for each in forecasts) for name in ("A", "B")},
         bytes_written=total("bytes_written"),
         hits=total("hits"),
         misses=total("misses"),

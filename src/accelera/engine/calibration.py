@@ -19,15 +19,15 @@ from accelera.plan import CostModel
 from accelera.stores import FlatFile, Placement
 
 _ACCELERATOR_FLOPS_PER_S = 1e13
-"""What plans for accelerators are chosen by, in f32 flop/s."""
+"""Nominal rate by which plans for accelerators are chosen, in f32 flop/s."""
 _EDGE = 1024
 _LONGEST_EDGE = 8192
 _LONG_S = 2e-3
-"""A product on an accelerator that takes so long is measured well: a launch takes some 5e-6 s."""
+"""Shortest product on an accelerator that is timed well: a launch takes some 5e-6 s."""
 _LINK_BYTES = 32 << 20
-"""Copied to and from a device to time the link."""
+"""Bytes copied to and from a device to time the link."""
 _TRIES = 12
-"""Products timed; the best counts, since others may be using the machine."""
+"""Products timed; the fastest counts, since other processes may be using the machine."""
 _PIECE_BYTES = 8 << 20
 _PIECES = 4
 """Pieces written and read to time a disk."""
@@ -35,12 +35,12 @@ _ROWS, _COLUMNS = 3072, 4096
 """A matrix of 48 MiB, more than caches hold."""
 
 _BYTE = np.dtype(np.uint8)
-_USUAL = CostModel()
+_DEFAULT = CostModel()
 Rate = TypeVar("Rate")
 
 
 class DiskRates(NamedTuple):
-    """Measured rates of a folder's disk for long pieces, past the page cache."""
+    """Measured rates of a folder's disk for long pieces, around the page cache."""
 
     read_bytes_per_s: float
     write_bytes_per_s: float
@@ -56,8 +56,8 @@ class LinkRates(NamedTuple):
 def cost_model(device: Device) -> CostModel:
     """Return the rates of ``device``: stated by the device itself, or measured.
 
-    Predictions go by what was measured, choices by the stated rate or by one that is the same for all
-    processors, or all accelerators.
+    Predictions use the measured rate. Choices use the stated rate, or a nominal one that is the same for all
+    processors, or for all accelerators.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def cost_model(device: Device) -> CostModel:
     if stated:
         flops = nominal = float(stated)
     else:
-        flops = _unless_full(_measured_flops, device, _USUAL.flops_per_s)
-        nominal = _USUAL.flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
+        flops = _measured_or_default(_measured_flops, device, _DEFAULT.flops_per_s)
+        nominal = _DEFAULT.flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
     return CostModel(
         flops_per_s=flops,
         upload_bytes_per_s=link.upload_bytes_per_s,
@@ -92,30 +92,30 @@ def link_rates(device: Device, *, pinned: bool = False) -> LinkRates:
     pinned
         From and into memory that the device lends, which is pinned where that helps.
     """
-    usual = LinkRates(_USUAL.upload_bytes_per_s, _USUAL.download_bytes_per_s)
+    default = LinkRates(_DEFAULT.upload_bytes_per_s, _DEFAULT.download_bytes_per_s)
     stated = getattr(device, "link_bytes_per_s", None)
     if stated:
         return LinkRates(float(stated), float(stated))
     if device.host_memory:
-        return usual
+        return default
     measure = _measured_pinned_link if pinned and device.lends(_BYTE, _BYTE) else _measured_link
-    return _unless_full(measure, device, usual)
+    return _measured_or_default(measure, device, default)
 
 
-def _unless_full(measure: Callable[[Device], Rate], device: Device, usual: Rate) -> Rate:
-    """Return what is measured, or what is usual while the device has no room for a measurement."""
+def _measured_or_default(measure: Callable[[Device], Rate], device: Device, default: Rate) -> Rate:
+    """Return the measured rates, or ``default`` while the device has no memory for a measurement."""
     try:
         return measure(device)
     except DeviceMemoryError:
-        return usual
+        return default
 
 
 @lru_cache(maxsize=8)
 def _measured_flops(device: Device) -> float:
     """Return the f32 rate of a product, flop/s.
 
-    On a CPU of two matrices that fit its caches; on an accelerator of larger ones, until the product takes so
-    long that handing it over and waiting for it does not count.
+    On a CPU it multiplies matrices that fit the caches; on an accelerator larger ones, until the product
+    takes so long that the time to launch it and to wait for it does not matter.
     """
     edge = _EDGE
     while True:
@@ -126,9 +126,9 @@ def _measured_flops(device: Device) -> float:
 
 
 def _product_s(device: Device, edge: int) -> float:
-    """Return the least seconds of a product of two f32 squares, the first left out."""
+    """Return the least seconds of a product of two f32 square matrices, the first product not counted."""
     shape, dtype = (edge, edge), np.dtype(np.float32)
-    with _buffers(device, *[4 * edge * edge] * 3) as buffers:
+    with _temporary_buffers(device, *[4 * edge * edge] * 3) as buffers:
         a, b, c = (device.view(each, shape, dtype, (0, 1)) for each in buffers)
         for each in (a, b):
             device.upload(np.ones(shape, dtype), each)
@@ -142,8 +142,8 @@ def _product_s(device: Device, edge: int) -> float:
 
 
 @contextlib.contextmanager
-def _buffers(device: Device, *sizes: int) -> Iterator[list[Any]]:
-    """Allocate buffers on a device for a while; raises DeviceMemoryError, with none left, without room."""
+def _temporary_buffers(device: Device, *sizes: int) -> Iterator[list[Any]]:
+    """Allocate buffers on a device for the block; raises DeviceMemoryError, with all of them released."""
     with contextlib.ExitStack() as held:
         buffers = []
         for nbytes in sizes:
@@ -156,7 +156,7 @@ def _buffers(device: Device, *sizes: int) -> Iterator[list[Any]]:
 def _measured_link(device: Device) -> LinkRates:
     """Return the rates of copies from and into ordinary memory."""
     host = np.ones(_LINK_BYTES, np.uint8)
-    with _buffers(device, _LINK_BYTES) as (buffer,):
+    with _temporary_buffers(device, _LINK_BYTES) as (buffer,):
         view = device.view(buffer, host.shape, _BYTE, (0,))
 
         def upload(_: int) -> int:
@@ -168,20 +168,20 @@ def _measured_link(device: Device) -> LinkRates:
             device.download(view, host)
             return host.nbytes
 
-        return LinkRates(_LINK_BYTES / _fastest(upload), _LINK_BYTES / _fastest(download))
+        return LinkRates(_LINK_BYTES / _least_seconds(upload), _LINK_BYTES / _least_seconds(download))
 
 
 @lru_cache(maxsize=8)
 def _measured_pinned_link(device: Device) -> LinkRates:
     """Return the rates of copies from and into memory that the device lends."""
     step = device.lent_bytes
-    with _buffers(device, _LINK_BYTES) as (buffer,):
+    with _temporary_buffers(device, _LINK_BYTES) as (buffer,):
         whole = device.view(buffer, (_LINK_BYTES,), _BYTE, (0,))
         parts = [whole[start : start + step] for start in range(0, _LINK_BYTES, step)]
 
         def upload(_: int) -> int:
             for part in parts:
-                with _lent(device) as host:
+                with _borrowed_buffer(device) as host:
                     device.upload(host[: len(part)], part)
             device.synchronize()
             return _LINK_BYTES
@@ -190,19 +190,19 @@ def _measured_pinned_link(device: Device) -> LinkRates:
             with contextlib.ExitStack() as before:
                 for part in parts:
                     with contextlib.ExitStack() as under_way:
-                        host = under_way.enter_context(_lent(device))
+                        host = under_way.enter_context(_borrowed_buffer(device))
                         under_way.callback(device.begin_download(part, host[: len(part)]))
                         before.close()
                         before.push(under_way.pop_all())
             return _LINK_BYTES
 
-        return LinkRates(_LINK_BYTES / _fastest(upload), _LINK_BYTES / _fastest(download))
+        return LinkRates(_LINK_BYTES / _least_seconds(upload), _LINK_BYTES / _least_seconds(download))
 
 
 @contextlib.contextmanager
-def _lent(device: Device) -> Iterator[np.ndarray[Any, Any]]:
+def _borrowed_buffer(device: Device) -> Iterator[np.ndarray[Any, Any]]:
     host = device.lend_host()
-    assert host is not None, "it was waited for"
+    assert host is not None, "lend_host() waits for a buffer"
     try:
         yield host
     finally:
@@ -230,7 +230,7 @@ def disk_rates(folder: str | Path | None = None) -> DiskRates:
 
 
 _RATES: dict[int, DiskRates] = {}
-"""By the number of the disk, whatever folder of it was named."""
+"""Rates by the device number of the disk, whichever of its folders was named."""
 
 
 def _measured_disk(folder: Path) -> DiskRates:
@@ -242,15 +242,15 @@ def _measured_disk(folder: Path) -> DiskRates:
     file = FlatFile(folder / "rate", descriptor, placement, writable=True, direct=True)
     piece = np.ones(_PIECE_BYTES, np.uint8)
     try:
-        writing = _fastest(lambda at: file.write((slice(at, at + _PIECE_BYTES),), piece))
-        reading = _fastest(lambda at: file.read((slice(at, at + _PIECE_BYTES),), piece))
+        writing = _least_seconds(lambda at: file.write((slice(at, at + _PIECE_BYTES),), piece))
+        reading = _least_seconds(lambda at: file.read((slice(at, at + _PIECE_BYTES),), piece))
     finally:
         file.close()
     return DiskRates(_PIECE_BYTES / reading, _PIECE_BYTES / writing)
 
 
-def _fastest(move: Callable[[int], int]) -> float:
-    """Return the least seconds that one of the pieces took."""
+def _least_seconds(move: Callable[[int], int]) -> float:
+    """Return the least seconds in which one of the pieces was moved."""
     seconds = []
     for index in range(_PIECES):
         began = time.perf_counter()
@@ -261,7 +261,7 @@ def _fastest(move: Callable[[int], int]) -> float:
 
 @lru_cache(maxsize=1)
 def memory_bytes_per_s() -> float:
-    """Return the measured rate at which a product of matrix and vector passes over RAM."""
+    """Return the measured rate at which a matrix-vector product reads RAM, bytes per second."""
     matrix = np.ones((_ROWS, _COLUMNS), np.float32)
     vector, out = np.ones(_COLUMNS, np.float32), np.empty(_ROWS, np.float32)
 
@@ -269,4 +269,4 @@ def memory_bytes_per_s() -> float:
         np.dot(matrix, vector, out=out)
         return matrix.nbytes
 
-    return matrix.nbytes / _fastest(multiply)
+    return matrix.nbytes / _least_seconds(multiply)

@@ -163,7 +163,7 @@ def cast_into(source: Array, target: Array) -> None:
 
 
 def _needs_care(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether converting through float32 would round twice."""
+    """Return whether converting through float32 would round twice."""
     return target == _BFLOAT16 and source.itemsize > 2 and source != np.float32
 
 

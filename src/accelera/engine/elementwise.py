@@ -57,19 +57,22 @@ def _cut(extent: Shape, shape: Shape) -> Iterator[Region]:
 
 
 class Team:
-    """A fixed number of workers, the caller being the first."""
+    """A fixed number of worker threads; the calling thread is the first."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._others = ThreadPoolExecutor(size - 1, "accelera-compute") if size > 1 else None
+        self._pool = ThreadPoolExecutor(size - 1, "accelera-compute") if size > 1 else None
 
     def share(self, work: Callable[[int], None], count: int) -> None:
-        """Call ``work(worker)`` on as many workers as there are pieces, and wait; raise what one raised."""
-        if self._others is None or count < 2:
+        """Call ``work(worker)`` for every worker and wait; with fewer than two pieces, in this thread alone.
+
+        Raises the first error of a worker, once all have ended.
+        """
+        if self._pool is None or count < 2:
             for worker in range(self.size):
                 work(worker)
             return
-        waiting = [self._others.submit(work, worker) for worker in range(1, self.size)]
+        waiting = [self._pool.submit(work, worker) for worker in range(1, self.size)]
         try:
             work(0)
         finally:
@@ -84,15 +87,15 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._others is not None:
-            self._others.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class SweepKernel(abc.ABC):
-    """What both kernels share: a program, its operands' orders, and a team with a scratch each."""
+    """Base of both kernels: a program, the orders of its operands, and a team with one scratch per worker."""
 
     def __init__(
         self, program: ElementwiseProgram, dtype: np.dtype[Any], orders: Sequence[Shape], team: Team
@@ -154,23 +157,23 @@ class StoreKernel(SweepKernel):
 
     @property
     def piece_itemsize(self) -> int:
-        """What the last conversion takes."""
+        """Bytes per element of the last conversion."""
         return cast_itemsize(self.program.dtype, self.dtype)
 
     def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Array], out: Array) -> None:
         """Compute one tile."""
-        cut = pieces(out.shape, piece_shape(out.shape, self.orders, (), self.piece_elements))
+        regions = pieces(out.shape, piece_shape(out.shape, self.orders, (), self.piece_elements))
         self.scratch(0)
 
         def work(worker: int) -> None:
             with np.errstate(all="ignore"):
-                for region in cut[worker :: self.team.size]:
+                for region in regions[worker :: self.team.size]:
                     self._store(self.scratch(worker), region, arrays, out[region])
 
-        self.team.share(work, len(cut))
+        self.team.share(work, len(regions))
 
     def _store(self, scratch: Scratch, region: Region, arrays: Sequence[Array], out: Array) -> None:
-        leaves = [array[_within(region, array.shape)] for array in arrays]
+        leaves = [array[_broadcast_region(region, array.shape)] for array in arrays]
         computed = self.program.values[self.program.root].computed
         if computed and out.dtype == self.program.dtype:
             scratch.run(leaves, out.shape, out)
@@ -203,7 +206,7 @@ class ReduceKernel(SweepKernel):
 
     @property
     def piece_itemsize(self) -> int:
-        """What partial states and their joining take, or the last conversion."""
+        """Bytes per element of partial states and their merging, or of the last conversion."""
         last = cast_itemsize(self._reducer.dtypes[0], self.dtype)
         return max(self._reducer.scratch_itemsize, last)
 
@@ -213,26 +216,26 @@ class ReduceKernel(SweepKernel):
         return self.team.size * self._reducer.state_itemsize
 
     def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Array], out: Array) -> None:
-        """Take one tile in; after the last one of a block of the result, store that."""
+        """Reduce one tile; after the last tile of a block of the result, store the block."""
         extent = tuple(stop - start for start, stop in step.task)
         self.scratch(0)
         if step.first:
             self._begin(out.shape)
         shape = piece_shape(extent, self.orders, self._axes, self.piece_elements)
-        cut = pieces(extent, shape)
-        share = -(-len(cut) // self.team.size)
+        regions = pieces(extent, shape)
+        share = -(-len(regions) // self.team.size)
 
         def work(worker: int) -> None:
             with np.errstate(all="ignore"):
-                for region in cut[worker * share : (worker + 1) * share]:
-                    self._take(worker, region, step.task, arrays)
+                for region in regions[worker * share : (worker + 1) * share]:
+                    self._reduce_piece(worker, region, step.task, arrays)
 
-        self.team.share(work, len(cut))
+        self.team.share(work, len(regions))
         if step.last:
             self._finish(out)
 
     def _begin(self, shape: Shape) -> None:
-        """Make new states for another shape, or use them again."""
+        """Reset the states, which are allocated anew for another shape."""
         if not self._states or self._states[0][0].shape != shape:
             self._states.clear()
             self._states.extend(
@@ -241,15 +244,15 @@ class ReduceKernel(SweepKernel):
         for states in self._states:
             self._reducer.begin(states)
 
-    def _take(
+    def _reduce_piece(
         self, worker: int, region: Region, bounds: Sequence[tuple[int, int]], arrays: Sequence[Array]
     ) -> None:
         extent = tuple(part.stop - part.start for part in region)
-        leaves = [array[_within(region, array.shape)] for array in arrays]
+        leaves = [array[_broadcast_region(region, array.shape)] for array in arrays]
         values = self.scratch(worker).run(leaves, extent)
         start = tuple(low + part.start for (low, _), part in zip(bounds, region, strict=True))
         states = self._states[worker]
-        kept = _within(region, states[0].shape)
+        kept = _broadcast_region(region, states[0].shape)
         partial = self._reducer.partial(values, ReductionPlace(start, self._flat, self._axes))
         self._reducer.merge(tuple(each[kept] for each in states), partial)
 
@@ -262,6 +265,6 @@ class ReduceKernel(SweepKernel):
                 cast_into(self._reducer.end(first), out[region])
 
 
-def _within(region: Region, shape: Shape) -> Region:
-    """Return ``region`` with axes along which ``shape`` repeats one element taken whole."""
+def _broadcast_region(region: Region, shape: Shape) -> Region:
+    """Return ``region`` of an operand of ``shape``: along axes of length 1, which broadcast, all of it."""
     return tuple(slice(0, 1) if size == 1 else part for part, size in zip(region, shape, strict=True))

@@ -114,7 +114,7 @@ class PlannedExpression:
         return _SECONDS_PER_ELEMENT * operators / self.team.size
 
     def _result(self) -> Operand:
-        """Describe the result, which does not exist yet."""
+        """Return the planner's description of the result, which may not exist yet."""
         target, reduced = self.target(), self._reduced()
         shape = tuple(1 if axis in reduced else n for axis, n in enumerate(self.program.shape))
         plain = Operand("out", shape, target.dtype, target.dtype, "ram", in_place=True)
@@ -139,7 +139,7 @@ class PlannedExpression:
         return self.expr.axes if self.expr.source.shape else (0,)
 
     def _with_all_axes(self, store: Store) -> Store:
-        """Return the result with the axes of the space: reduced ones, and one at least, of length 1."""
+        """Return a view of the result with all axes of the space, reduced ones with length 1."""
         if store.ndim == len(self.program.shape):
             return store
         reduced = self._reduced() if store.ndim else range(len(self.program.shape))
@@ -147,7 +147,7 @@ class PlannedExpression:
         return store[key]
 
     def kernel(self) -> SweepKernel:
-        """Return what computes a step."""
+        """Return the kernel that computes a step."""
         whole = [lying(each, self.program.shape) for each in self.inputs if each.shape == self.program.shape]
         plain, dtype = tuple(range(len(self.program.shape))), self.target().dtype
         if isinstance(self.expr, Reduction):
@@ -159,7 +159,7 @@ class PlannedExpression:
         return StoreKernel(self.program, dtype, tuple(dict.fromkeys([plain, *whole])), self.team, self.check)
 
     def text(self) -> str:
-        """Return what is computed, in words."""
+        """Return the computation as text, for the journal."""
         text = self.program.text()
         if isinstance(self.expr, Reduction):
             text = f"{text}; {self.expr.name} along {list(self.expr.axes)}"
@@ -214,7 +214,7 @@ def plan_evaluate(
 
 
 def workers() -> int:
-    """Return how many threads compute; more would only wait for the memory."""
+    """Return the number of compute threads; more would only wait for memory."""
     return min(usable_processors(), _MOST_WORKERS)
 
 
@@ -231,7 +231,7 @@ def _names(program: ElementwiseProgram) -> list[str]:
 
 
 def describe_whole(name: str, store: Store) -> Operand:
-    """Return how the planner sees an operand that is used as it is stored."""
+    """Return the planner's description of an operand that is used as it is stored."""
     layout = store.layout
     return Operand(
         name,
@@ -260,7 +260,7 @@ def copy(
 
     Reals are rounded once, to the nearest, and become infinite when they are too large. What would lose
     more than precision raises DTypeError: a fraction or an imaginary part before anything is written, an
-    integer that does not fit when it is met. All else is as in ``evaluate``.
+    integer that does not fit when it is reached. All else is as in ``evaluate``.
     """
     source = lazy(src)
     wanted = source.dtype if dtype is None else parse_dtype(dtype, op="copy")
@@ -286,7 +286,7 @@ def transpose(
 
 
 def _narrowing(source: np.dtype[Any], target: np.dtype[Any]) -> Any:
-    """Return what looks whether integers fit ``target``; None where they always do."""
+    """Return a function that checks whether integers fit ``target``; None where they always do."""
     if source.kind not in "iu" or target.kind not in "iu" or np.can_cast(source, target):
         return None
     limits = np.iinfo(target)

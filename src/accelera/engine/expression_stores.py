@@ -51,10 +51,10 @@ def of_one_type(a: Store, b: Store) -> tuple[Store, Store]:
 
 @final
 class ComputedStore(Store):
-    """An element-wise expression of stores, as an operand of what is not element-wise.
+    """An element-wise expression of stores, as an operand of an operation that is not element-wise.
 
-    A region is computed piece by piece in scratch buffers, of which every thread that reads has its own.
-    What is read twice is computed twice.
+    A region is computed piece by piece, in scratch buffers of the reading thread. A region read twice is
+    computed twice.
     """
 
     name = "expression"
@@ -64,27 +64,27 @@ class ComputedStore(Store):
         self.shape, self.dtype = expr.shape, expr.dtype
         self._leaves = [self._program.view(index) for index in range(len(self._program.leaves))]
         self.tier = "disk" if any(each.tier == "disk" for each in self._leaves) else "ram"
-        self._spare: queue.SimpleQueue[_Workplace] = queue.SimpleQueue()
+        self._free_buffers: queue.SimpleQueue[_PieceBuffers] = queue.SimpleQueue()
 
     def read(self, region: Region, out: Array) -> int:
         """Compute ``region`` into ``out``; return its bytes."""
         try:
-            place = self._spare.get_nowait()
+            buffers = self._free_buffers.get_nowait()
         except queue.Empty:
-            place = _Workplace(self._program, self._leaves, self._elements)
+            buffers = _PieceBuffers(self._program, self._leaves, self._elements)
         try:
             whole, target = (region, out) if self.shape else ((slice(0, 1),), out[None])
             extent = region_shape(whole)
             with np.errstate(all="ignore"):
                 for piece in pieces(extent, self._piece(extent)):
-                    place.compute(inner_region(whole, piece), target[piece])
+                    buffers.compute(inner_region(whole, piece), target[piece])
         finally:
-            self._spare.put(place)
+            self._free_buffers.put(buffers)
         return out.nbytes
 
     @property
     def _elements(self) -> int:
-        """Most elements of a piece: few enough for the caches, but never less than a chunk of a leaf."""
+        """Most elements of a piece: few enough for the caches, but at least one chunk of a leaf."""
         plain = PIECE_BYTES // max(value.dtype.itemsize for value in self._program.values)
         return max(plain, *(math.prod(chunk) for chunk in self._chunks()), 1)
 
@@ -92,13 +92,15 @@ class ComputedStore(Store):
         return [each.layout.chunk or (1,) for each in self._leaves if each.resident() is None] or [(1,)]
 
     def _piece(self, extent: tuple[int, ...]) -> tuple[int, ...]:
-        chunk = next((each.layout.chunk for each in self._whole() if each.layout.chunk is not None), None)
+        chunk = next(
+            (each.layout.chunk for each in self._full_size_leaves() if each.layout.chunk is not None), None
+        )
         if chunk is not None:
             return tuple(min(part, size) or 1 for part, size in zip(chunk, extent, strict=True))
         return piece_shape(extent, [self._order], (), self._elements)
 
-    def _whole(self) -> list[Store]:
-        """Return the leaves that lie elsewhere and are as large as the expression."""
+    def _full_size_leaves(self) -> list[Store]:
+        """Return the leaves that are not in RAM and have the shape of the expression."""
         return [
             each for each in self._leaves if each.resident() is None and each.shape == self._program.shape
         ]
@@ -106,10 +108,10 @@ class ComputedStore(Store):
     @property
     def _order(self) -> tuple[int, ...]:
         plain = tuple(range(len(self._program.shape)))
-        return next((tuple(each.layout.order) for each in self._whole()), plain)
+        return next((tuple(each.layout.order) for each in self._full_size_leaves()), plain)
 
     def write(self, region: Region, data: Array) -> int:
-        """Refuse."""
+        """Raise StoreError: an expression cannot be written."""
         raise StoreError(f"[write] {self.name} {self.read_only}")
 
     @property
@@ -119,15 +121,15 @@ class ComputedStore(Store):
 
     @property
     def layout(self) -> Layout:
-        """That of the first leaf as large as the expression; else row by row."""
-        found = next((each.layout for each in self._whole()), None)
+        """Layout of the first leaf that is not in RAM and has this shape; else row-major."""
+        found = next((each.layout for each in self._full_size_leaves()), None)
         if found is None or not self.shape:
             return Layout(tuple(range(len(self.shape))), self.dtype.itemsize)
         return Layout(found.order, self.dtype.itemsize, found.chunk, found.dense)
 
     @property
     def scratch_bytes(self) -> int:
-        """What one thread takes: buffers for values and leaves, and what reading a leaf takes."""
+        """Bytes per thread: buffers for values and leaves, and the scratch of reading a leaf."""
         beside = max(self._program.cast_itemsize, cast_itemsize(self._program.dtype, self.dtype))
         held = [each.dtype.itemsize for each in self._leaves if each.resident() is None]
         itemsize = sum(self._program.slot_itemsizes) + sum(held) + beside
@@ -139,7 +141,7 @@ class ComputedStore(Store):
         return tuple(source for each in self._leaves for source in each.sources)
 
     def fingerprint(self) -> Mapping[str, Any] | None:
-        """Return what is computed, of what; None when an operand has no identity."""
+        """Return the program and its operands' fingerprints; None when an operand has none."""
         found = [each.fingerprint() for each in self._leaves]
         if any(each is None for each in found):
             return None
@@ -147,12 +149,12 @@ class ComputedStore(Store):
         return {"kind": "computed", "program": self._program.text(), "of": parts}
 
     def use_direct(self, direct: bool | None) -> None:
-        """Pass the wish on to the operands."""
+        """Set direct I/O for the operands."""
         for each in self._leaves:
             each.use_direct(direct)
 
 
-class _Workplace:
+class _PieceBuffers:
     """The buffers in which one thread computes pieces."""
 
     def __init__(self, program: ElementwiseProgram, leaves: list[Store], elements: int) -> None:
@@ -161,8 +163,8 @@ class _Workplace:
         self._scratch = Scratch(program, elements, tuple(range(len(program.shape))))
         self._residents = [each.resident() for each in leaves]
         self._buffers = [
-            None if there is not None else np.empty(elements * each.dtype.itemsize, np.uint8)
-            for each, there in zip(leaves, self._residents, strict=True)
+            None if resident is not None else np.empty(elements * each.dtype.itemsize, np.uint8)
+            for each, resident in zip(leaves, self._residents, strict=True)
         ]
 
     def compute(self, region: Region, out: Array) -> None:
@@ -175,12 +177,12 @@ class _Workplace:
             cast_into(self._scratch.run(leaves, out.shape), out)
 
     def _leaf(self, index: int, region: Region) -> Array:
-        store, there = self._leaves[index], self._residents[index]
+        store, resident = self._leaves[index], self._residents[index]
         part = tuple(
             slice(0, 1) if size == 1 else axis for axis, size in zip(region, store.shape, strict=True)
         )
-        if there is not None:
-            return there[part]
+        if resident is not None:
+            return resident[part]
         shape = region_shape(part)
         buffer = self._buffers[index]
         assert buffer is not None
@@ -194,7 +196,7 @@ class _Workplace:
 class Intermediate(Store):
     """An array between two stages, row by row; it takes no memory or disk before the first stage writes it.
 
-    It is in RAM unless ``put_in`` names a folder: a file there has no name, and vanishes with the
+    It is in RAM unless ``store_in`` names a folder: a file there has no name, and vanishes with the
     process, however that ends.
     """
 
@@ -206,18 +208,18 @@ class Intermediate(Store):
         self._file: FlatFile | None = None
         self._array: Array | None = None
 
-    def put_in(self, folder: Path | None) -> None:
-        """Say where it will be: in a file in ``folder``, or (None) in RAM."""
+    def store_in(self, folder: Path | None) -> None:
+        """Choose the place of the array: a file in ``folder``, or (None) RAM."""
         self._folder = folder
         self.tier = "ram" if folder is None else "disk"
 
     @property
     def ram_bytes(self) -> int:
-        """What it takes of the budget while it is needed."""
+        """Bytes of the budget that it takes while it is needed."""
         return self.nbytes if self._folder is None else 0
 
     def resident(self) -> Array | None:
-        """Return the array when it is in RAM; its pages are taken only as they are written."""
+        """Return the array when it is in RAM; its pages are backed when they are first written."""
         if self._folder is not None:
             return None
         if self._array is None:
@@ -226,13 +228,13 @@ class Intermediate(Store):
 
     def read(self, region: Region, out: Array) -> int:
         """Copy ``region`` into ``out``; return its bytes."""
-        return self._opened().read(region, out)
+        return self._open().read(region, out)
 
     def write(self, region: Region, data: Array) -> int:
         """Copy ``data`` into ``region``; return its bytes."""
-        return self._opened().write(region, data)
+        return self._open().write(region, data)
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         array = self.resident()
         if array is not None:
             return ArrayStore(array, name=self.name)
@@ -257,7 +259,7 @@ class Intermediate(Store):
         )
 
     def release(self) -> None:
-        """Give the memory or the disk space back."""
+        """Release the memory or the disk space."""
         self._array = None
         if self._file is not None:
             self._file.close()
@@ -265,7 +267,7 @@ class Intermediate(Store):
 
     @property
     def layout(self) -> Layout:
-        """Row by row."""
+        """Row-major."""
         strides = Placement.dense(self.shape, self.dtype).strides
         return Layout.of_strides(self.shape, strides, self.dtype.itemsize)
 

@@ -42,7 +42,7 @@ def torch_device(name: str) -> torch.device | None:
 
 
 FEW_MULTIPLICATIONS = 2**27
-"""A product of fewer is done before a plan is made."""
+"""A product of fewer multiplications takes less time than planning it."""
 
 
 class ProductPair(NamedTuple):
@@ -83,7 +83,7 @@ class ProductPair(NamedTuple):
         return prod(self.shape) * self.a.itemsize
 
     def place(self, name: str) -> torch.device | None:
-        """Return where torch multiplies directly: where both operands are, else the device of that name."""
+        """Return the device of a direct product: the operands' common accelerator, else the one named."""
         if self.a.device == self.b.device and self.a.device.type != "cpu":
             return self.a.device
         return torch_device(name)
@@ -124,11 +124,11 @@ class ProductPair(NamedTuple):
 
         Raises DeviceMemoryError when there is no room.
         """
-        place, home = self.place(name), self.a.device
+        place, origin = self.place(name), self.a.device
         try:
-            if home == place == self.b.device:
+            if origin == place == self.b.device:
                 return Matrix.wrap(torch.matmul(self.a, self.b))
-            return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
+            return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(origin))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error, of_python=True):
                 raise
@@ -191,7 +191,7 @@ class ElementPair:
         except RuntimeError as error:
             if self.a.device.type == "cpu" or not is_out_of_memory(error):
                 raise
-            return _homeward(function(self.a.cpu(), self.b.cpu()), self.a.device)
+            return _moved_back(function(self.a.cpu(), self.b.cpu()), self.a.device)
 
 
 def result(store: Store, out: Any, a: Any) -> Matrix:
@@ -199,15 +199,15 @@ def result(store: Store, out: Any, a: Any) -> Matrix:
     if out is not None:
         return Matrix.wrap(to_tensor(out))
     tensor = to_tensor(store.resident())
-    return _homeward(tensor, a.device if isinstance(a, torch.Tensor | Matrix) else tensor.device)
+    return _moved_back(tensor, a.device if isinstance(a, torch.Tensor | Matrix) else tensor.device)
 
 
-def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
-    """Return ``tensor`` as a Matrix on ``home``, or where it is when there is no room for it."""
+def _moved_back(tensor: torch.Tensor, origin: torch.device) -> Matrix:
+    """Return ``tensor`` as a Matrix on the device ``origin``, or where it is if that has no room for it."""
     try:
-        return Matrix.wrap(tensor.to(home))
+        return Matrix.wrap(tensor.to(origin))
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        logger.warning("the result stays in RAM: %s has no room for %s", home, format_bytes(tensor.nbytes))
+        logger.warning("the result stays in RAM: %s has no room for %s", origin, format_bytes(tensor.nbytes))
         return Matrix.wrap(tensor)

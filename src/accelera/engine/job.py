@@ -153,7 +153,7 @@ def _header(job: PlannedJob, watch: OperandWatch) -> dict[str, Any]:
         "operation": job.operation,
         "operands": {name: [list(store.shape), str(store.dtype)] for name, store in job.named.items()},
         "result": [list(job.target.shape), str(job.target.dtype)],
-        "fingerprints": watch.prints,
+        "fingerprints": watch.fingerprints,
         **job.header,
     }
 

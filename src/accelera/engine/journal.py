@@ -165,15 +165,15 @@ def mark_of(target: str | os.PathLike[str]) -> int:
 
 @dataclass(frozen=True)
 class JournalRecord:
-    """What an earlier run has left in its journal."""
+    """Contents of the journal of an earlier run."""
 
     header: dict[str, Any]
     boxes: list[Spans]
     """Parts of the result that are stored."""
     complete: list[int] | None
-    """Identity of the partial file when all was stored in it and it was about to get its name."""
+    """Identity of the partial file, noted when it held the whole result, just before publishing."""
     valid_bytes: int
-    """Length of the lines that are whole."""
+    """Bytes of the complete lines at the start of the journal."""
 
     def is_published(self, path: Path) -> bool:
         """Return whether the run's result lies at ``path``: only the end of its journal is missing."""
@@ -181,7 +181,7 @@ class JournalRecord:
 
 
 def identity_of(path: Path) -> list[int] | None:
-    """Return what tells a file or folder from others, whatever its name is; None where there is none."""
+    """Return the identity of a file or folder, which a rename keeps; None where there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -192,7 +192,7 @@ def identity_of(path: Path) -> list[int] | None:
 
 
 class Journal:
-    """An open journal; ``note`` appends, ``close`` ends, ``remove`` forgets."""
+    """An open journal: ``note`` appends to it, ``close`` keeps it, ``remove`` deletes it."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], done: Coverage, file: io.FileIO) -> None:
         self.path = path
@@ -235,7 +235,7 @@ class Journal:
             self.done.add(box)
 
     def note_complete(self, partial: Path) -> None:
-        """Record that ``partial`` holds the whole result and gets its name next."""
+        """Record that ``partial`` holds the whole result and is published next."""
         self._append({"complete": identity_of(partial)})
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class Journal:
 
 
 def forget_journal(path: Path) -> None:
-    """Delete the journal of an earlier run, for good, before its partial result is overwritten.
+    """Delete the journal of an earlier run, durably, before its partial result is overwritten.
 
     Raises StoreError while that run is still alive.
     """
@@ -273,7 +273,7 @@ def forget_journal(path: Path) -> None:
 
 
 def finish_journal(path: Path, remove_leftovers: Callable[[], None]) -> None:
-    """Delete the journal of a run that was killed after it published, when its leftovers are gone.
+    """Remove the leftovers of a run that was killed after it published, then its journal.
 
     Raises StoreError while that run is still alive.
     """
@@ -315,7 +315,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
 
 
 def find_journal(path: Path) -> JournalRecord | None:
-    """Return what a journal says; None when there is none, or its run was killed while it was begun.
+    """Return a journal's contents; None when there is none, or its run was killed while it was begun.
 
     Parameters
     ----------
@@ -336,7 +336,7 @@ def find_journal(path: Path) -> JournalRecord | None:
 
 
 def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
-    """Return what the journal at ``path`` says if a run described by ``header`` may resume from it.
+    """Return the contents of the journal at ``path``, from which the run described by ``header`` resumes.
 
     Raises StoreError when there is none or it is of another operation, StoreChangedError when an
     operand changed since.
@@ -347,7 +347,7 @@ def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
 
 
 def _is_torn(content: bytes) -> bool:
-    """Whether these bytes are the beginning of a header, or space that was never written."""
+    """Return whether ``content`` is only the start of a header, or space that was never written."""
     first = content[: len(_BEGINNING)]
     return b"\n" not in content and (_BEGINNING.startswith(first) or not content.strip(b"\0"))
 
@@ -393,7 +393,7 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def _box(line: bytes) -> Spans | None:
-    """Return the box that a line notes; None when the line is torn or damaged."""
+    """Return the box that a line records; None when the line is torn or damaged."""
     try:
         box: Spans = tuple((start, stop) for start, stop in json.loads(line)["done"])
         sound = all(type(edge) is int for span in box for edge in span) and line.endswith(b"\n")
@@ -403,7 +403,7 @@ def _box(line: bytes) -> Spans | None:
 
 
 def _complete(line: bytes) -> list[int] | None:
-    """Return the identity that a line notes; None when it notes something else, or is torn or damaged."""
+    """Return the identity that a line records; None when it records something else, or is damaged."""
     try:
         found = json.loads(line)["complete"]
     except (ValueError, KeyError, TypeError):

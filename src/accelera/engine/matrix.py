@@ -51,7 +51,7 @@ class Matrix:
 
     def __init__(self, data: Any, device: str | torch.device | None = None, dtype: Any = None) -> None:
         self._storage_device = torch.device("cpu" if device is None else device)
-        self._tensor = _placed(to_tensor(_raw(data), to_torch_dtype(dtype)), self._storage_device)
+        self._tensor = _moved_to(to_tensor(_raw(data), to_torch_dtype(dtype)), self._storage_device)
 
     @classmethod
     def wrap(cls, tensor: torch.Tensor) -> Matrix:
@@ -64,17 +64,17 @@ class Matrix:
     @staticmethod
     def zeros(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
         """Return a matrix of zeros."""
-        return _made(torch.zeros, tuple(shape), dtype, device)
+        return _create(torch.zeros, tuple(shape), dtype, device)
 
     @staticmethod
     def ones(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
         """Return a matrix of ones."""
-        return _made(torch.ones, tuple(shape), dtype, device)
+        return _create(torch.ones, tuple(shape), dtype, device)
 
     @staticmethod
     def eye(n: int, m: int | None = None, dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
         """Return ones on the diagonal of an ``n`` by ``m`` matrix; ``m`` defaults to ``n``."""
-        return _made(
+        return _create(
             lambda shape, **options: torch.eye(*shape, **options), (n, n if m is None else m), dtype, device
         )
 
@@ -84,7 +84,7 @@ class Matrix:
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
         """
-        return _made(torch.rand, tuple(shape), dtype, device)
+        return _create(torch.rand, tuple(shape), dtype, device)
 
     @staticmethod
     def randn(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
@@ -92,7 +92,7 @@ class Matrix:
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
         """
-        return _made(torch.randn, tuple(shape), dtype, device)
+        return _create(torch.randn, tuple(shape), dtype, device)
 
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any], device: str = "cpu") -> Matrix:
@@ -145,7 +145,7 @@ class Matrix:
         Raises DeviceError for a named device that is not there.
         """
         target = _accelerator() if device is None else torch.device(device)
-        self._tensor = _placed(self._tensor, target)
+        self._tensor = _moved_to(self._tensor, target)
         return self
 
     def to_cpu(self) -> Matrix:
@@ -170,19 +170,19 @@ class Matrix:
         if not all(map(_is_known, (*inputs, *outs))):
             return NotImplemented
         if method == "__call__" and not options and ufunc in _OPERATORS:
-            found = _operated(ufunc, *inputs)
+            found = _apply_operator(ufunc, *inputs)
             if found is not NotImplemented:
                 return found
         if outs:
             options["out"] = tuple(map(_as_array, outs))
         found = getattr(ufunc, method)(*map(_as_array, inputs), **options)
-        return (outs[0] if len(outs) == 1 else outs) if outs else self._wrapped(found)
+        return (outs[0] if len(outs) == 1 else outs) if outs else self._wrap_result(found)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         found = function(*_as_array(list(args)), **_as_array(dict(kwargs)))
-        return kwargs["out"] if kwargs.get("out") is not None else self._wrapped(found)
+        return kwargs["out"] if kwargs.get("out") is not None else self._wrap_result(found)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._tensor.resolve_conj().resolve_neg().__dlpack__(**options)
@@ -243,11 +243,11 @@ class Matrix:
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return where the first largest lies along ``dim``; without ``dim`` in the flattened matrix."""
-        return self._located(np.argmax, dim, keepdim)
+        return self._arg_reduction(np.argmax, dim, keepdim)
 
     def argmin(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return where the first smallest lies along ``dim``; without ``dim`` in the flattened matrix."""
-        return self._located(np.argmin, dim, keepdim)
+        return self._arg_reduction(np.argmin, dim, keepdim)
 
     def __matmul__(self, other: Any) -> Matrix:
         return _product(self, other) if _is_array(other) else NotImplemented
@@ -337,25 +337,25 @@ class Matrix:
         if isinstance(other, Number):
             operand = torch.as_tensor(other) if swapped else other
         elif _is_array(other):
-            operand = _placed(to_tensor(_raw(other)), self.device)
+            operand = _moved_to(to_tensor(_raw(other)), self.device)
             broadcast_shape(function.__name__, self.shape, operand.shape)
         else:
             return cast(Matrix, NotImplemented)
         return self._like(function(operand, self._tensor) if swapped else function(self._tensor, operand))
 
-    def _wrapped(self, found: Any) -> Any:
-        """Return arrays among what NumPy gave as matrices beside this one; numbers as they are."""
+    def _wrap_result(self, found: Any) -> Any:
+        """Return NumPy's result with arrays as matrices on this one's device; numbers stay as they are."""
         if isinstance(found, np.ndarray):
             return self._like(to_tensor(found).to(self.device))
         if isinstance(found, (tuple, list)):
-            parts = [self._wrapped(each) for each in found]
+            parts = [self._wrap_result(each) for each in found]
             return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
         return found
 
-    def _located(self, function: Callable[..., Any], dim: int | None, keepdim: bool) -> Any:
+    def _arg_reduction(self, function: Callable[..., Any], dim: int | None, keepdim: bool) -> Any:
         # NumPy promises the first of equal ones, torch any of them.
         found = function(self.numpy(), axis=dim, keepdims=keepdim)
-        return int(found) if dim is None and not keepdim else self._wrapped(np.asarray(found))
+        return int(found) if dim is None and not keepdim else self._wrap_result(np.asarray(found))
 
     def _reduced(self, function: Any, tensor: torch.Tensor, dim: Any, keepdim: bool) -> Any:
         if dim is None and not keepdim:
@@ -381,11 +381,11 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
     np.absolute: ("__abs__",),
     np.conjugate: ("conj",),
 }
-"""What does the same as a function of NumPy: on the first operand, and on the second."""
+"""Method equivalent to a function of NumPy: of the first operand, and of the second."""
 
 
-def _operated(ufunc: np.ufunc, *inputs: Any) -> Any:
-    """Return what the operator gives that is a function of NumPy; NotImplemented where there is none."""
+def _apply_operator(ufunc: np.ufunc, *inputs: Any) -> Any:
+    """Apply the operator that is equivalent to ``ufunc``; may return NotImplemented."""
     names = _OPERATORS[ufunc]
     side = next(index for index, each in enumerate(inputs) if isinstance(each, Matrix))
     others = [each for index, each in enumerate(inputs) if index != side]
@@ -393,12 +393,12 @@ def _operated(ufunc: np.ufunc, *inputs: Any) -> Any:
 
 
 def _is_known(value: object) -> bool:
-    """Return whether a function of NumPy may be computed here: no operand has ways of its own."""
+    """Return whether an operand may be computed with here: no other type with ``__array_ufunc__``."""
     return isinstance(value, (Matrix, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__")
 
 
 def _as_array(value: Any) -> Any:
-    """Return matrices, also inside lists, tuples and keywords, as arrays."""
+    """Return ``value`` with matrices as arrays, also inside lists, tuples and dicts."""
     if isinstance(value, Matrix):
         return value.numpy()
     if isinstance(value, dict):
@@ -408,16 +408,18 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-def _contents(matrix: Matrix) -> Any:
-    """Return what a matrix wraps: the tensor, or without torch the NumPy array."""
+def _wrapped_array(matrix: Matrix) -> Any:
+    """Return the tensor that a matrix wraps, or without torch its NumPy array."""
     return getattr(matrix._tensor, "array", matrix._tensor)  # numpy_tensors.Tensor has it, torch's has not
 
 
-register_wrapper(Matrix, _contents)
+register_wrapper(Matrix, _wrapped_array)
 
 
-def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
-    return Matrix.wrap(function(shape, dtype=to_torch_dtype(dtype), device=_present(torch.device(device))))
+def _create(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
+    return Matrix.wrap(
+        function(shape, dtype=to_torch_dtype(dtype), device=_checked_device(torch.device(device)))
+    )
 
 
 def _product(a: Any, b: Any) -> Matrix:
@@ -432,11 +434,11 @@ def _is_array(value: object) -> bool:
     return isinstance(value, Matrix | torch.Tensor | np.ndarray | list)
 
 
-def _placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return tensor if tensor.device == device else tensor.to(_present(device))
+def _moved_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor if tensor.device == device else tensor.to(_checked_device(device))
 
 
-def _present(device: torch.device) -> torch.device:
+def _checked_device(device: torch.device) -> torch.device:
     """Return ``device``; raises DeviceError when this machine has no such device."""
     if device.type not in ("cpu", "meta"):
         found = present_accelerator()

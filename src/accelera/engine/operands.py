@@ -1,6 +1,6 @@
 """Operands and results: opened, checked, described for the planner, and watched while they are in use.
 
-What a caller holds is told apart without loading torch.
+The kinds of operands are told apart without loading torch.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _DIRECT = {"auto": None, "always": True, "never": False}
 
 
 def open_operand(operand: Any) -> Store:
-    """Return the store of whatever a caller hands in, read around the page cache as the settings say."""
+    """Return the store of any operand, with direct I/O (around the page cache) as the settings say."""
     return open_store(unwrapped(operand), direct=direct_io())
 
 
 def direct_io() -> bool | None:
-    """Return whether files go around the page cache: always, never, or (None) where it pays."""
+    """Return whether file I/O bypasses the page cache: always, never, or (None) where it is faster."""
     return _DIRECT[current().direct_io]
 
 
@@ -81,7 +81,7 @@ def lies_in_store(operand: Any) -> bool:
 
 @dataclass(frozen=True)
 class FileResult:
-    """A Zarr array that a result goes to, and how it shall be laid out."""
+    """A new Zarr array for a result, with its layout."""
 
     path: str | PathLike[str]
     chunks: tuple[int, ...] | None = None
@@ -100,7 +100,7 @@ class FileResult:
 
 
 def file_result(out: Any, chunks: Any, codec: str | None) -> Any:
-    """Return ``out``, with the layout wanted of a new Zarr array where one is.
+    """Return ``out``, as a ``FileResult`` where a layout of a new Zarr array is given.
 
     Raises ArgumentError when ``chunks`` or ``codec`` is given for anything else.
     """
@@ -134,7 +134,7 @@ def multiplier(device: Device, dtype: np.dtype[Any]) -> Device:
 
 
 def describe(name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:
-    """Return how the planner sees ``store`` when ``device`` computes."""
+    """Return the planner's description of ``store`` for a run on ``device``."""
     layout = store.layout
     resident = store.resident() if device.host_memory and store.dtype == held else None
     return Operand(
@@ -203,7 +203,7 @@ def as_matrices(a: Store, b: Store) -> tuple[Store, Store]:
 
 
 def result_view(store: Store, a_ndim: int, b_ndim: int) -> Store:
-    """Return a view of the result with both matrix axes, whatever axes the operands lacked."""
+    """Return a view of the result with both matrix axes, also where an operand is a vector."""
     if b_ndim == 1:
         store = store[..., None]
     if a_ndim == 1:
@@ -218,37 +218,38 @@ def _with_rank(store: Store, rank: int) -> Store:
 
 @dataclass(frozen=True)
 class OperandWatch:
-    """Operands that must stay as they are while they are read."""
+    """Checks that operands stay unchanged while they are read."""
 
     stores: Mapping[str, Store]
-    """By the names that messages give them."""
-    prints: Mapping[str, Any]
-    """What tells each from what it may become; None where nothing does."""
+    """Operands by their names in messages."""
+    fingerprints: Mapping[str, Any]
+    """Fingerprint of each operand when the watch began; None where it has none."""
     written_inode: int | None = None
-    """The file that the result goes to while they are read, when it is there already."""
+    """Inode of the result's file, where it existed before the run."""
 
     @classmethod
     def over(cls, stores: Mapping[str, Store], *, arrays: bool, written: Store | None = None) -> OperandWatch:
-        """Return a watch that begins now; with ``arrays`` it knows the contents of arrays in memory, too.
+        """Return a watch that begins now; with ``arrays`` it also fingerprints arrays in memory.
 
-        ``written`` takes the result: operands elsewhere in its file are told apart by their bytes alone.
+        ``written`` is the store of the result: operands in the same file are compared by their bytes alone,
+        not by times.
         """
         inode = None if written is None else _inode(written)
         return cls(stores, fingerprints(stores, arrays=arrays, written_inode=inode), inode)
 
     def require_unchanged(self, op: str) -> None:
-        """Raise StoreChangedError when a file that was read is not what it was when the watch began.
+        """Raise StoreChangedError when a file that was read has changed since the watch began.
 
-        Files and Zarr arrays are looked at, whatever view of them was read. Arrays in memory are not: who
-        holds them must leave them alone while they are read.
+        Files and Zarr arrays are checked, whichever view of them was read. Arrays in memory are not: the
+        caller must not change them while they are read.
         """
         for name, store in self.stores.items():
-            now = _of_file(store, self.written_inode)
-            if now is not None and now != self.prints[name]:
+            now = _fingerprint(store, self.written_inode)
+            if now is not None and now != self.fingerprints[name]:
                 raise StoreChangedError(
                     f"[{op}] operand {name} ({store.name}) was overwritten while it was read "
-                    f"({differences(self.prints[name], now)}): the result would be of neither its old nor "
-                    f"its new contents, so it is thrown away; run again when nobody writes to it"
+                    f"({differences(self.fingerprints[name], now)}): the result would be of neither its old "
+                    f"nor its new contents, so it is thrown away; run again when nobody writes to it"
                 )
 
 
@@ -257,16 +258,16 @@ def fingerprints(
 ) -> dict[str, Any]:
     """Return each store's own identity with a sample of its contents.
 
-    For one without an identity (memory) a checksum of all its elements, or with ``arrays=False`` None.
+    For a store without an identity (memory): a checksum of all elements, or None with ``arrays=False``.
     """
-    found: dict[str, Any] = {name: _of_file(store, written_inode) for name, store in stores.items()}
+    found: dict[str, Any] = {name: _fingerprint(store, written_inode) for name, store in stores.items()}
     if arrays:
-        lost = [name for name, each in found.items() if each is None]
-        found |= {name: {"kind": "contents", "crc32": stores[name].checksum()} for name in lost}
+        without_identity = [name for name, each in found.items() if each is None]
+        found |= {name: {"kind": "contents", "crc32": stores[name].checksum()} for name in without_identity}
     return found
 
 
-def _of_file(store: Store, written_inode: int | None) -> Mapping[str, Any] | None:
+def _fingerprint(store: Store, written_inode: int | None) -> Mapping[str, Any] | None:
     own = store.fingerprint()
     if own is None:
         return None
@@ -297,7 +298,7 @@ def differences(then: Any, now: Any) -> str:
 
 _CHUNK_BYTES = 4 << 20
 _OVERLAP_WORK = 10_000
-"""How many cases are tried to find an element that two strided arrays have in common."""
+"""Most work of NumPy's search for an element that two strided arrays share."""
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,7 @@ class ResultTarget:
         return output_scratch_bytes(self._named, self.chunk, self.dtype)
 
     def check(self, op: str, inputs: list[Store], *, resume: bool = False) -> None:
-        """Raise unless the result may be put there without harming an input."""
+        """Raise unless the result can be written there without overwriting an input."""
         if resume and self.path is None:
             raise StoreError(f"[{op}] resume=True: only results in files can be resumed; give out= a path")
         if self.path is not None:
@@ -365,7 +366,7 @@ class ResultTarget:
         return OperandWatch.over(operands, arrays=self.path is not None, written=written)
 
     def given(self) -> Store:
-        """Return the store of what exists already and takes the result.
+        """Return the existing store that takes the result.
 
         Raises StoreError or DTypeError when it cannot be written.
         """
@@ -403,8 +404,8 @@ class ResultTarget:
         return self.given()
 
     def opened(self) -> Store:
-        """Open the result that lies there, in its file."""
-        assert self._named is not None, "asked for results in files alone"
+        """Open the result that exists in its file."""
+        assert self._named is not None, "called for results in files only"
         return open_store(self._named, shape=self.shape, dtype=self.dtype, direct=direct_io())
 
 
@@ -417,29 +418,32 @@ def publish(store: Store) -> None:
 
 
 def abandon(store: Store, *, keep_partial: bool) -> None:
-    """Give up a result that will not be complete."""
+    """Discard a result that will not be complete, or keep its partial file."""
     if isinstance(store, OutputStore):
         store.abort(keep_partial=keep_partial)
 
 
 def shares_elements(one: Store, other: Store) -> bool:
-    """Return whether two stores show elements of the same memory or file, as far as can be told."""
-    return any(_touch(mine, theirs) for mine in one.sources for theirs in other.sources)
+    """Return whether two stores share elements of the same memory or file, as far as can be determined."""
+    return any(_may_share(mine, theirs) for mine in one.sources for theirs in other.sources)
 
 
-def _touch(one: Store, other: Store) -> bool:
+def _may_share(one: Store, other: Store) -> bool:
     mine, theirs = one.resident(), other.resident()
     if mine is not None and theirs is not None:
         return _overlap(mine, theirs)
-    base, (beneath, _) = one.viewing()[0], other.viewing()
-    if isinstance(base, FlatFile) and isinstance(beneath, FlatFile):
-        apart = base.placement.end <= beneath.placement.begin or beneath.placement.end <= base.placement.begin
-        return not apart and _same_file(base.name, Path(beneath.name))
-    return base is beneath or (base.tier == "disk" and _same_file(base.name, Path(beneath.name)))
+    base, (other_base, _) = one.viewing()[0], other.viewing()
+    if isinstance(base, FlatFile) and isinstance(other_base, FlatFile):
+        apart = (
+            base.placement.end <= other_base.placement.begin
+            or other_base.placement.end <= base.placement.begin
+        )
+        return not apart and _same_file(base.name, Path(other_base.name))
+    return base is other_base or (base.tier == "disk" and _same_file(base.name, Path(other_base.name)))
 
 
 def _overlap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Return whether two arrays have an element in common, or may have where that is hard to say."""
+    """Return whether two arrays share an element; True where that is too hard to decide."""
     try:
         return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

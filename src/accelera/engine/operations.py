@@ -67,7 +67,7 @@ class Operations(abc.ABC):
         when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
         Raises BudgetExceededError when no plan fits; nothing was allocated then.
         """
-        found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
+        found: Matrix | Store | Number = self._run_expression("evaluate", expr, out, how)
         return found
 
     def plan_evaluate(
@@ -79,31 +79,31 @@ class Operations(abc.ABC):
         chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
-        return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
+        return self._plan_expression("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
 
-    def _plan_of(
+    def _plan_expression(
         self, op: str, expr: Expr, out: Any, budget: Amount | None, objective: Objective = "time"
     ) -> Plan:
         place = in_ram(self.device)
         defaults = replace(self._defaults(), objective=objective)
-        options = defaults.within(self._limit(budget, place).limit_bytes)
+        options = defaults.within(self._budget_of(budget, place).limit_bytes)
         return plan_all(expr, out, operation=op, device=place, options=options)
 
     def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A + B``; operands in memory are promoted and placed as in torch, others as in NumPy."""
-        return self._combined("add", A, B, out, how)
+        return self._elementwise_operation("add", A, B, out, how)
 
     def subtract(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A - B``, as ``add`` does."""
-        return self._combined("subtract", A, B, out, how)
+        return self._elementwise_operation("subtract", A, B, out, how)
 
     def multiply(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A * B``, element by element, as ``add`` does."""
-        return self._combined("multiply", A, B, out, how)
+        return self._elementwise_operation("multiply", A, B, out, how)
 
     def divide(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A / B``, as ``add`` does; of integers it is a float."""
-        return self._combined("divide", A, B, out, how)
+        return self._elementwise_operation("divide", A, B, out, how)
 
     def sum(
         self,
@@ -115,7 +115,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the sum along ``axis``: of integers in 64 bits, of others without growing error."""
-        return self._evaluated("sum", as_expr(A).sum(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("sum", as_expr(A).sum(axis, keepdims=keepdims), out, how, A)
 
     def mean(
         self,
@@ -127,7 +127,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the mean along ``axis``, of integers in float64."""
-        return self._evaluated("mean", as_expr(A).mean(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("mean", as_expr(A).mean(axis, keepdims=keepdims), out, how, A)
 
     def min(
         self,
@@ -139,7 +139,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the smallest along ``axis``, NaN if one is."""
-        return self._evaluated("min", as_expr(A).min(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("min", as_expr(A).min(axis, keepdims=keepdims), out, how, A)
 
     def max(
         self,
@@ -151,7 +151,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the largest along ``axis``, NaN if one is."""
-        return self._evaluated("max", as_expr(A).max(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("max", as_expr(A).max(axis, keepdims=keepdims), out, how, A)
 
     def argmin(
         self,
@@ -163,7 +163,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return where the first smallest lies along ``axis``, or in the flattened array."""
-        return self._evaluated("argmin", as_expr(A).argmin(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("argmin", as_expr(A).argmin(axis, keepdims=keepdims), out, how, A)
 
     def argmax(
         self,
@@ -175,7 +175,7 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return where the first largest lies along ``axis``, or in the flattened array."""
-        return self._evaluated("argmax", as_expr(A).argmax(axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("argmax", as_expr(A).argmax(axis, keepdims=keepdims), out, how, A)
 
     def norm(
         self,
@@ -188,39 +188,43 @@ class Operations(abc.ABC):
         **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
-        return self._evaluated("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
+        return self._run_expression("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
 
     def transpose(
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
         place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
-        found = evaluation.transpose(unwrapped(A), axes, _place(out, how), device=place, options=options)
-        return self._kept(found, out, A)
+        found = evaluation.transpose(
+            unwrapped(A), axes, _result_target(out, how), device=place, options=options
+        )
+        return self._store_or_matrix(found, out, A)
 
     def copy(
         self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``evaluate.copy`` for ``dtype``."""
         place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
-        found = evaluation.copy(unwrapped(src), _place(out, how), dtype, device=place, options=options)
-        return self._kept(found, out, src)
+        found = evaluation.copy(
+            unwrapped(src), _result_target(out, how), dtype, device=place, options=options
+        )
+        return self._store_or_matrix(found, out, src)
 
     def gram(
         self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
-        store, target = open_operand(A), _place(out, how)
+        store, target = open_operand(A), _result_target(out, how)
         place = multiplier(self.device, store.dtype)
         try:
             found = gram(store, target, side=side, device=place, options=self._options(place, how, out))
         except BudgetExceededError as error:
-            if place.host_memory or self._limit(how.get("budget"), place).is_given:
+            if place.host_memory or self._budget_of(how.get("budget"), place).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
             cpu = get_device("cpu")
             found = gram(store, target, side=side, device=cpu, options=self._options(cpu, how, out))
-        return self._kept(found, out, A)
+        return self._store_or_matrix(found, out, A)
 
     def plan_gram(
         self,
@@ -234,24 +238,24 @@ class Operations(abc.ABC):
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
         store, target = open_operand(A), file_result(unwrapped(out), chunks, None)
         place = multiplier(self.device, store.dtype)
-        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        options = self._defaults().within(self._budget_of(budget, place).limit_bytes)
         return plan_gram_of(store, target, side=side, device=place, options=options)
 
     @abc.abstractmethod
     def _memory_of(self, device: Device) -> MemoryManager:
-        """Return who watches the memory of ``device``."""
+        """Return the memory manager of ``device``."""
 
     @abc.abstractmethod
     def _elementwise(self, op: str, A: Any, B: Any) -> Matrix:
         """Return torch's function ``op`` of two operands in memory."""
 
-    def _limit(self, budget: Amount | None, device: Device) -> Budget:
+    def _budget_of(self, budget: Amount | None, device: Device) -> Budget:
         return Budget.parse(self.budget if budget is None else budget, self._memory_of(device))
 
-    def _load(self, out: Any) -> None:
+    def _load_libraries(self, out: Any) -> None:
         """Load the libraries that a result in ``out`` needs, before any budget is read.
 
-        They stay in the process for good, and so are no part of what one operation may add.
+        They stay loaded, so their memory does not count against the budget of one operation.
         """
         draws_progress(self.enable_progress)
         if isinstance(out, (str, PathLike)):
@@ -274,24 +278,24 @@ class Operations(abc.ABC):
     ) -> OperationOptions:
         """Return the options of one call that ``device`` computes."""
         if not is_number:
-            self._load(out)
+            self._load_libraries(out)
         pinned, observers = as_saved(how.get("plan")), how.get("observers", ())
         bar = progress_observer(self.enable_progress)
         return replace(
             self._defaults(),
-            budget_bytes=self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
+            budget_bytes=self._budget_of(budget_for(how.get("budget"), pinned), device).limit_bytes,
             resume=how.get("resume", False),
             pinned=pinned,
             observers=observers if bar is None else (*observers, bar),
             recorder=how.get("recorder"),
         )
 
-    def _combined(self, op: str, A: Any, B: Any, out: Any, how: OperationKeywords) -> Any:
+    def _elementwise_operation(self, op: str, A: Any, B: Any, out: Any, how: OperationKeywords) -> Any:
         if out is None and not how and _in_memory(A) and _in_memory(B):
             return self._elementwise(_TORCH_NAMES[op], A, B)
-        return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
+        return self._run_expression(op, apply(getattr(np, op), A, B), out, how, A)
 
-    def _evaluated(
+    def _run_expression(
         self,
         op: str,
         expr: Expr,
@@ -303,13 +307,13 @@ class Operations(abc.ABC):
         is_number = out is None and not expr.shape
         place = in_ram(self.device)
         options = replace(self._options(place, how, out, is_number=is_number), objective=objective)
-        found = evaluate_all(expr, _place(out, how), operation=op, device=place, options=options)
+        found = evaluate_all(expr, _result_target(out, how), operation=op, device=place, options=options)
         if is_number:
             self.last_report = found[1]
             return found[0].to_numpy().item()
-        return self._kept(found, out, beside)
+        return self._store_or_matrix(found, out, beside)
 
-    def _kept(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
+    def _store_or_matrix(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
         store, self.last_report = found
         if lies_in_store(out):
             return store
@@ -318,8 +322,8 @@ class Operations(abc.ABC):
         return incore.result(store, out, beside)
 
 
-def _place(out: Any, how: OperationKeywords) -> Any:
-    """Return where a result goes, with the layout that was asked for."""
+def _result_target(out: Any, how: OperationKeywords) -> Any:
+    """Return the target of a result, with the layout that was asked for."""
     return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
 
 

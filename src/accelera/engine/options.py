@@ -102,9 +102,9 @@ def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None
 
 
 def eviction_of(policy: str | PolicyMaker) -> Eviction:
-    """Return the choice that ``policy`` stands for; ``"learned"`` gets its trained scorer.
+    """Return the eviction that ``policy`` names or makes; ``"learned"`` gets its trained scorer.
 
-    Raises UnknownNameError with the near names, TypeError for a policy that is already made.
+    Raises UnknownNameError with similar names, TypeError for a policy object instead of its maker.
     """
     return Eviction(policy, _learned_scores if policy == "learned" else None)
 
@@ -121,13 +121,13 @@ RUNTIME_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class MemorySplit:
-    """The budget of one run, divided."""
+    """The budget of one run, divided into reserved bytes and blocks."""
 
     tier: str
     """The tier that the budget governs."""
     budget_bytes: int
     reserved: Mapping[str, int]
-    """Bytes of host RAM that are not blocks, by what they are for."""
+    """Bytes of host RAM for other things than blocks, by purpose."""
 
     @classmethod
     def on(
@@ -166,26 +166,26 @@ _FURTHER = 0.8
 class PressureWatch:
     """Tells a planned run when an adaptive strategy would shrink its chunks.
 
-    What the run itself has allocated since it began counts as free: filling one's own budget is no
-    pressure. A machine that was short before is judged by what it had.
+    Memory that the run itself has allocated counts as free: filling its own budget is no pressure. Where
+    memory was short before the run, the threshold follows from the share that was free then.
     """
 
     def __init__(self, strategy: AdaptiveChunking, memory: MemoryManager) -> None:
         self._strategy = strategy
         self._memory = memory
         self._held_before_bytes = memory.get_allocated_memory()
-        self._floor = min(strategy.pressure_fraction, _FURTHER * self._free_fraction())
+        self._threshold = min(strategy.pressure_fraction, _FURTHER * self._free_fraction())
 
     def under_pressure(self) -> bool:
         """Return whether the next blocks should be smaller."""
         free = self._free_fraction()
-        if free >= self._floor:
+        if free >= self._threshold:
             return False
-        self._floor = _FURTHER * free
+        self._threshold = _FURTHER * free
         return True
 
     def on_out_of_memory(self) -> None:
-        """Pass on that the device ran out."""
+        """Tell the strategy that the device ran out of memory."""
         self._strategy.on_out_of_memory()
 
     def _free_fraction(self) -> float:

@@ -81,11 +81,11 @@ def _has_stages(expr: Expr) -> bool:
 
 @dataclass(frozen=True)
 class _StagePlans:
-    """Where the results between stages are, and the plans that follow from it."""
+    """Plans of all stages, and the RAM that intermediates take beside each."""
 
     plans: tuple[Plan, ...]
     held_bytes: tuple[int, ...]
-    """Of the budget, for each stage: what results between stages take while it runs."""
+    """Per stage, the bytes of the budget that intermediates take while it runs."""
 
 
 class _Pipeline:
@@ -102,8 +102,8 @@ class _Pipeline:
         limit = options.budget_bytes
         self._budget = self._device.available_bytes() if limit is None else limit
         self._pins = self._pinned_stages(options.pinned)
-        self._former: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
-        """How an interrupted run had planned the stages, so that their results come out again."""
+        self._former_specs: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
+        """Specs of an interrupted run's plans, one per stage, to compute the same results again."""
         self._fallbacks: list[str] = []
 
     def _pinned_stages(self, pinned: SavedPlan | None) -> Sequence[SavedPlan | None]:
@@ -120,7 +120,7 @@ class _Pipeline:
         return self._operation if stage.result is None else "evaluate"
 
     def run(self) -> tuple[Store, RunReport]:
-        """Carry all stages out; return the result's store and the report."""
+        """Run all stages; return the result's store and the report."""
         count, path = len(self._stages), self._target.path
         if self._options.recorder is not None and count > 1:
             raise ArgumentError(
@@ -128,14 +128,14 @@ class _Pipeline:
                 "expression has one; record its parts one by one"
             )
         watch = self._watch()
-        left = left_behind(self._job(count - 1, 0), watch, resume=self._options.resume)
-        layout = self._layout() if left is None else self._layout_again(left)
-        published = left is not None and path is not None and left.is_published(path)
-        if path is not None and left is None:
-            abandon(begin_result(self._target), keep_partial=False)  # it can be written
+        earlier = left_behind(self._job(count - 1, 0), watch, resume=self._options.resume)
+        layout = self._layout() if earlier is None else self._resumed_layout(earlier)
+        published = earlier is not None and path is not None and earlier.is_published(path)
+        if path is not None and earlier is None:
+            abandon(begin_result(self._target), keep_partial=False)  # checks that it can be written
         try:
             found = [
-                self._carried_out(number, layout, watch)
+                self._run_stage(number, layout, watch)
                 for number in range(count - 1 if published else 0, count)
             ]
         finally:
@@ -145,7 +145,9 @@ class _Pipeline:
         store, report = found[-1]
         if count == 1:
             return store, report
-        return store, _joined([each for _, each in found], self._joined_plan(layout), self._fallbacks)
+        return store, _combined_report(
+            [each for _, each in found], self._combined_plan(layout), self._fallbacks
+        )
 
     def _watch(self) -> OperandWatch:
         """Return the watch over the operands of all stages, until the result is published."""
@@ -154,23 +156,23 @@ class _Pipeline:
         named = {str(number): store for number, store in enumerate(operands, 1)}
         return self._target.watch(named)
 
-    def _layout_again(self, left: JournalRecord) -> _StagePlans:
-        """Return the plans of the interrupted run if they fit today's budget, else new ones.
+    def _resumed_layout(self, earlier: JournalRecord) -> _StagePlans:
+        """Return the plans of the interrupted run if they fit the present budget, else new ones.
 
         Pinned plans are followed, or refused.
         """
-        former = left.header.get("stages")
+        former = earlier.header.get("stages")
         if self._pins[0] is not None:
             if former != [None if pin is None else pin.spec for pin in self._pins]:
                 raise other_plan(self._target)
             return self._layout()
         if not isinstance(former, list) or len(former) != len(self._stages):
             return self._layout()
-        self._former = former
+        self._former_specs = former
         try:
             return self._layout()
         except BudgetExceededError as error:
-            self._former = [None] * len(self._stages)
+            self._former_specs = [None] * len(self._stages)
             layout = self._layout()
             self._fallbacks.append(f"planned anew, as the interrupted run's plans do not fit: {error}")
             logger.warning("%s %s", self._operation, self._fallbacks[-1])
@@ -178,15 +180,15 @@ class _Pipeline:
 
     def plan(self) -> Plan:
         """Return the plan of all stages."""
-        return self._joined_plan(self._layout())
+        return self._combined_plan(self._layout())
 
-    def _joined_plan(self, layout: _StagePlans) -> Plan:
+    def _combined_plan(self, layout: _StagePlans) -> Plan:
         if len(layout.plans) == 1:
             return layout.plans[0]
         names = ["out" if stage.result is None else stage.result.name for stage in self._stages]
         return combine_plans(self._operation, layout.plans, names, layout.held_bytes, self._budget)
 
-    def _carried_out(self, number: int, layout: _StagePlans, watch: OperandWatch) -> tuple[Store, RunReport]:
+    def _run_stage(self, number: int, layout: _StagePlans, watch: OperandWatch) -> tuple[Store, RunReport]:
         job = self._job(number, layout.held_bytes[number])
         stages = [plan.saved().spec for plan in layout.plans]
         job = replace(job, header={**job.header, "stages": stages})
@@ -195,12 +197,12 @@ class _Pipeline:
             self._options, resume=self._options.resume and is_last, pinned=self._pins[number], adaptation=None
         )
         found = carry_out(job, self._device, options, watch)
-        for each in self._stages[number].last_of:
+        for each in self._stages[number].last_reads:
             each.release()
         return found
 
     def _job(self, number: int, held_bytes: int) -> PlannedJob:
-        """Return what ``carry_out`` runs for a stage, in what the others leave of the budget."""
+        """Return the job of a stage, within the budget less ``held_bytes``."""
         stage, options = self._stages[number], self._options.within(self._budget - held_bytes)
         out = self._target.out if stage.result is None else stage.result
         if isinstance(stage.expr, MatrixProduct):
@@ -209,22 +211,22 @@ class _Pipeline:
         else:
             name = self._operation_of(number)
             job = PlannedExpression(stage.expr, out, name, options, team=self._team).job()
-        plan = _as_before(job.plan, self._former[number])
+        plan = _with_former_spec(job.plan, self._former_specs[number])
         return replace(job, plan=plan, header={"task": text_of(self._expr)})
 
     def _layout(self) -> _StagePlans:
-        """Return the plans of all stages, with as much in RAM between them as is sensible.
+        """Return the plans of all stages, with intermediates in RAM up to a third of the budget.
 
         Raises BudgetExceededError naming the smallest budget for the whole.
         """
-        self._place(self._budget // _RAM_SHARE)
+        self._place_intermediates(self._budget // _RAM_SHARE)
         try:
-            return self._planned()
+            return self._plan_stages()
         except BudgetExceededError:
-            self._place(0)
-            return self._planned()
+            self._place_intermediates(0)
+            return self._plan_stages()
 
-    def _planned(self) -> _StagePlans:
+    def _plan_stages(self) -> _StagePlans:
         held = tuple(self._held_bytes(number) for number in range(len(self._stages)))
         plans: list[Plan] = []
         needed: dict[int, int] = {}
@@ -251,20 +253,20 @@ class _Pipeline:
             budget_bytes=self._budget,
         )
 
-    def _place(self, limit_bytes: int) -> None:
-        """Keep results between stages in RAM as long as they take no more than ``limit_bytes`` at a time."""
+    def _place_intermediates(self, limit_bytes: int) -> None:
+        """Keep intermediates in RAM, smallest first, while they take at most ``limit_bytes`` at a time."""
         folder = self._folder()
         for stage in self._stages:
             if stage.result is not None:
-                stage.result.put_in(folder if stage.result.nbytes > _ALWAYS_IN_RAM_BYTES else None)
+                stage.result.store_in(folder if stage.result.nbytes > _ALWAYS_IN_RAM_BYTES else None)
         for stage in sorted(self._stages, key=lambda each: 0 if each.result is None else each.result.nbytes):
             if stage.result is not None and stage.result.ram_bytes == 0:
-                stage.result.put_in(None)
+                stage.result.store_in(None)
                 if max(self._held_bytes(number) for number in range(len(self._stages))) > limit_bytes:
-                    stage.result.put_in(folder)
+                    stage.result.store_in(folder)
 
     def _held_bytes(self, number: int) -> int:
-        """Return the bytes of RAM that results between stages take while a stage runs."""
+        """Return the bytes of RAM that intermediates take while a stage runs."""
         held = 0
         for begin, stage in enumerate(self._stages[: number + 1]):
             users = [each for each in range(number, len(self._stages)) if self._reads(each, stage)]
@@ -276,7 +278,7 @@ class _Pipeline:
         return any(each is stage.result for each in self._stages[number].reads)
 
     def _folder(self) -> Path:
-        """Return where results between stages go: beside the result's file, else where spilling goes."""
+        """Return the folder of intermediates: the spill setting, the result.s folder, or a temporary one."""
         path = self._target.path
         spill = current_value("spill")
         if spill is not None:
@@ -284,10 +286,10 @@ class _Pipeline:
         return path.parent if path is not None else Path(tempfile.gettempdir())
 
 
-def _as_before(
+def _with_former_spec(
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan], former: Mapping[str, Any] | None
 ) -> Callable[[Device, int | None, Mapping[str, Any] | None], Plan]:
-    """Return ``plan`` with a former spec where none is given and there is no further limit."""
+    """Return ``plan`` with ``former`` as its spec where no spec and no limit is given."""
 
     def planned(device: Device, limit_bytes: int | None, spec: Mapping[str, Any] | None) -> Plan:
         return plan(device, limit_bytes, (spec or former) if limit_bytes is None else spec)
@@ -295,8 +297,8 @@ def _as_before(
     return planned
 
 
-def _joined(reports: Sequence[RunReport], plan: Plan, fallbacks: Sequence[str]) -> RunReport:
-    """Return the report of the last stages, or of all: totals, and the largest peak."""
+def _combined_report(reports: Sequence[RunReport], plan: Plan, fallbacks: Sequence[str]) -> RunReport:
+    """Return one report of the stages that ran (the last ones, or all): totals, and the largest peak."""
     first = len(plan.stages) - len(reports) + 1
     read = {
         f"{number}.{name}": size

@@ -24,9 +24,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ProgramValue:
-    """What one instruction gives."""
+    """One value of a program, and the instruction that computes it."""
 
-    what: str
+    kind: str
     """``"leaf"``, ``"constant"``, ``"convert"``, ``"real"``, ``"imag"``, ``"where"`` or ``"ufunc"``."""
     detail: Any
     """The leaf's number, the constant, or the function."""
@@ -39,8 +39,8 @@ class ProgramValue:
 
     @property
     def computed(self) -> bool:
-        """Whether it takes an instruction and a place."""
-        return self.what not in ("leaf", "constant")
+        """Whether it takes an instruction and a scratch buffer."""
+        return self.kind not in ("leaf", "constant")
 
 
 class ElementwiseProgram:
@@ -77,8 +77,8 @@ class ElementwiseProgram:
 
     @property
     def cast_itemsize(self) -> int:
-        """Bytes per element that the largest conversion takes besides."""
-        values = [each for each in self.values if each.what == "convert"]
+        """Bytes per element that the largest conversion takes besides its input and output."""
+        values = [each for each in self.values if each.kind == "convert"]
         return max(
             (cast_itemsize(self.values[each.inputs[0]].dtype, each.dtype) for each in values), default=0
         )
@@ -90,13 +90,13 @@ class ElementwiseProgram:
         return store[(None,) * missing + (slice(None),) * store.ndim] if missing else store
 
     def text(self) -> str:
-        """Return the program in words: equal programs on equal operands give equal results."""
-        return "; ".join(f"{index} = {_wording(value)}" for index, value in enumerate(self.values))
+        """Return the program as text: equal texts on equal operands mean equal results."""
+        return "; ".join(f"{index} = {_value_text(value)}" for index, value in enumerate(self.values))
 
 
-def _wording(value: ProgramValue) -> str:
+def _value_text(value: ProgramValue) -> str:
     named = value.detail.__name__ if isinstance(value.detail, np.ufunc) else value.detail
-    parts = [value.what, "" if named is None else str(named), *map(str, value.inputs), str(value.dtype)]
+    parts = [value.kind, "" if named is None else str(named), *map(str, value.inputs), str(value.dtype)]
     return " ".join(part for part in parts if part)
 
 
@@ -106,7 +106,7 @@ class Scratch:
     def __init__(self, program: ElementwiseProgram, elements: int, order: Shape) -> None:
         self._program = program
         self._order = order
-        self._back = tuple(int(axis) for axis in np.argsort(order))
+        self._inverse_order = tuple(int(axis) for axis in np.argsort(order))
         self._buffers = [np.empty(size * elements, np.uint8) for size in program.slot_itemsizes]
 
     def run(self, leaves: Sequence[Array], extent: Shape, out: Array | None = None) -> Array:
@@ -117,72 +117,72 @@ class Scratch:
         program = self._program
         values: list[Array] = []
         for index, value in enumerate(program.values):
-            if value.what == "leaf":
+            if value.kind == "leaf":
                 values.append(leaves[value.detail])
-            elif value.what == "constant":
+            elif value.kind == "constant":
                 values.append(value.detail)
             else:
                 last = index == program.root and out is not None
-                place = out if last and out is not None else self._place(index, value, extent)
-                _perform(value, [values[each] for each in value.inputs], place)
+                place = out if last and out is not None else self._slot_array(index, value, extent)
+                _execute(value, [values[each] for each in value.inputs], place)
                 values.append(place)
         found: Array = np.broadcast_to(values[program.root], extent)
         return found
 
-    def _place(self, index: int, value: ProgramValue, extent: Shape) -> Array:
+    def _slot_array(self, index: int, value: ProgramValue, extent: Shape) -> Array:
         shape = fitted(extent, value.shape)
         slot = self._program.slots[index]
         assert slot is not None
         lying = tuple(shape[axis] for axis in self._order)
-        place: Array = np.ndarray(lying, value.dtype, self._buffers[slot].data).transpose(self._back)
+        place: Array = np.ndarray(lying, value.dtype, self._buffers[slot].data).transpose(self._inverse_order)
         return place
 
 
 def fitted(extent: Shape, shape: Shape) -> Shape:
-    """Return ``extent`` with axes along which ``shape`` repeats one element cut to 1."""
+    """Return ``extent`` with length 1 along the axes where ``shape`` has length 1 and broadcasts."""
     return tuple(min(size, whole) for size, whole in zip(extent, shape, strict=True))
 
 
-def _perform(value: ProgramValue, inputs: list[Array], out: Array) -> None:
-    if value.what == "ufunc":
+def _execute(value: ProgramValue, inputs: list[Array], out: Array) -> None:
+    if value.kind == "ufunc":
         value.detail(*inputs, out=out)
-    elif value.what == "convert":
+    elif value.kind == "convert":
         cast_into(np.broadcast_to(inputs[0], out.shape), out)
-    elif value.what == "where":
+    elif value.kind == "where":
         condition, x, y = inputs
         np.copyto(out, y)
         np.copyto(out, x, where=condition)
     elif inputs[0].dtype.kind == "c":
-        np.copyto(out, inputs[0].real if value.what == "real" else inputs[0].imag)
+        np.copyto(out, inputs[0].real if value.kind == "real" else inputs[0].imag)
     else:
         out.fill(0)
 
 
 class _Builder:
-    """Flattens a tree, giving equal parts one number."""
+    """Flattens a tree into numbered values; equal subexpressions get one number."""
 
     def __init__(self, rank: int) -> None:
         self.values: list[ProgramValue] = []
         self.leaves: list[Store] = []
         self._rank = rank
-        self._known: dict[Hashable, int] = {}
-        self._made: dict[int, int] = {}
+        self._by_key: dict[Hashable, int] = {}
+        self._value_numbers: dict[int, int] = {}
 
     def add_all(self, root: Expr) -> int:
-        """Add ``root`` and all it is made of; return its number."""
+        """Add ``root`` and its arguments, depth first; return the number of ``root``."""
         waiting = [root]
         while waiting:
             expr = waiting[-1]
-            missing = [each for each in expr.arguments if id(each) not in self._made]
+            missing = [each for each in expr.arguments if id(each) not in self._value_numbers]
             if missing:
                 waiting.extend(reversed(missing))
             else:
                 waiting.pop()
-                self._made[id(expr)] = self._add(expr)
-        return self._made[id(root)]
+                self._value_numbers[id(expr)] = self._add(expr)
+        return self._value_numbers[id(root)]
 
     def _add(self, expr: Expr) -> int:
-        inputs = [self._made[id(each)] for each in expr.arguments]
+        inputs = [self._value_numbers[id(each)] for each in expr.arguments]
         if isinstance(expr, Leaf):
             return self._leaf(expr.store)
         if isinstance(expr, Constant):
@@ -201,17 +201,17 @@ class _Builder:
     def _leaf(self, store: Store) -> int:
         for index, known in enumerate(self.leaves):
             if same_elements(store, known):
-                return self._known["leaf", index]
+                return self._by_key["leaf", index]
         self.leaves.append(store)
         detail = len(self.leaves) - 1
         number = self._append(ProgramValue("leaf", detail, (), store.dtype, self._aligned(store.shape)))
-        self._known["leaf", detail] = number
+        self._by_key["leaf", detail] = number
         return number
 
     def _constant(self, number: Array) -> int:
         key = ("constant", number.dtype.str, number.dtype.name, number.tobytes())
         value = ProgramValue("constant", number, (), number.dtype, (1,) * self._rank)
-        return self._known[key] if key in self._known else self._keep(key, value)
+        return self._by_key[key] if key in self._by_key else self._keep(key, value)
 
     def _converted(
         self, arguments: Sequence[Expr], inputs: list[int], dtypes: Sequence[np.dtype[Any]]
@@ -229,14 +229,14 @@ class _Builder:
             return number
         return self._value("convert", None, [number], dtype, value.shape)
 
-    def _value(self, what: str, detail: Any, inputs: list[int], dtype: np.dtype[Any], shape: Shape) -> int:
-        key = (what, getattr(detail, "__name__", None), tuple(inputs), dtype.name)
-        value = ProgramValue(what, detail, tuple(inputs), dtype, self._aligned(shape))
-        return self._known[key] if key in self._known else self._keep(key, value)
+    def _value(self, kind: str, detail: Any, inputs: list[int], dtype: np.dtype[Any], shape: Shape) -> int:
+        key = (kind, getattr(detail, "__name__", None), tuple(inputs), dtype.name)
+        value = ProgramValue(kind, detail, tuple(inputs), dtype, self._aligned(shape))
+        return self._by_key[key] if key in self._by_key else self._keep(key, value)
 
     def _keep(self, key: Hashable, value: ProgramValue) -> int:
-        self._known[key] = self._append(value)
-        return self._known[key]
+        self._by_key[key] = self._append(value)
+        return self._by_key[key]
 
     def _append(self, value: ProgramValue) -> int:
         self.values.append(value)
@@ -247,7 +247,7 @@ class _Builder:
 
 
 def _slots(values: Sequence[ProgramValue], root: int) -> list[int | None]:
-    """Give each computed value a buffer that no value still needed has."""
+    """Return the buffer number of each computed value; a buffer is reused once its value is not needed."""
     last_use = {each: index for index, value in enumerate(values) for each in value.inputs}
     last_use[root] = len(values)
     slots: list[int | None] = []
@@ -259,7 +259,7 @@ def _slots(values: Sequence[ProgramValue], root: int) -> list[int | None]:
             continue
         ending = {each: slots[each] for each in value.inputs if last_use[each] == index}
         leaving = {slot for slot in ending.values() if slot is not None}
-        taken = next((slots[each] for each in ending if _replaces(value, values[each])), None)
+        taken = next((slots[each] for each in ending if _can_overwrite(value, values[each])), None)
         if taken is None and not free:
             free.append(count)
             count += 1
@@ -268,10 +268,10 @@ def _slots(values: Sequence[ProgramValue], root: int) -> list[int | None]:
     return slots
 
 
-def _replaces(value: ProgramValue, other: ProgramValue) -> bool:
-    """Whether a result may be written over an input: the same elements in the same places."""
+def _can_overwrite(value: ProgramValue, other: ProgramValue) -> bool:
+    """Return whether a result may overwrite an input: same type and shape, computed element by element."""
     alike = value.dtype == other.dtype and value.shape == other.shape
-    return value.what == "ufunc" and other.computed and alike
+    return value.kind == "ufunc" and other.computed and alike
 
 
 def same_elements(a: Store, b: Store) -> bool:
@@ -282,10 +282,10 @@ def same_elements(a: Store, b: Store) -> bool:
         return False
     mine, theirs = a.resident(), b.resident()
     if mine is not None and theirs is not None:
-        return _memory(mine) == _memory(theirs)
+        return _address_and_strides(mine) == _address_and_strides(theirs)
     prints = a.fingerprint(), b.fingerprint()
     return prints[0] is not None and json.dumps(prints[0]) == json.dumps(prints[1])
 
 
-def _memory(array: Array) -> tuple[int, Shape]:
+def _address_and_strides(array: Array) -> tuple[int, Shape]:
     return array.__array_interface__["data"][0], array.strides

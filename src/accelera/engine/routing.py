@@ -24,7 +24,7 @@ class Route(NamedTuple):
     """How an operation will be computed."""
 
     direct: bool
-    """In one piece; otherwise in chunks by a plan."""
+    """True: computed in one piece; False: in chunks, by a plan."""
     on_cpu: bool
     """On the CPU, whatever the device."""
     chunk_rows: int | None
@@ -34,7 +34,7 @@ class Route(NamedTuple):
 
 
 class RouteFacts(NamedTuple):
-    """What the rules look at."""
+    """Facts about a product by which its route is chosen."""
 
     total_bytes: int
     """Size of both operands and the result."""
@@ -58,22 +58,22 @@ DEVICE_FULL = Route(False, True, None, "less than 0.3 GiB are left on the device
 TOO_LARGE = Route(False, False, None, "it does not fit in one piece")
 
 
-def route_by_memory(situation: RouteFacts | None) -> Route:
+def route_by_memory(facts: RouteFacts | None) -> Route:
     """Return the route by the rules above; None stands for operands that are not in memory."""
-    if situation is None:
+    if facts is None:
         return NOT_IN_MEMORY
-    divided = _why_divided(situation)
+    divided = _why_divided(facts)
     if divided is None:
         return FITS
-    return DEVICE_FULL if situation.device_is_full() else divided
+    return DEVICE_FULL if facts.device_is_full() else divided
 
 
-def _why_divided(situation: RouteFacts) -> Route | None:
-    if situation.chunks_wanted:
+def _why_divided(facts: RouteFacts) -> Route | None:
+    if facts.chunks_wanted:
         return CHUNKS_WANTED
-    if not situation.suits_torch:
+    if not facts.suits_torch:
         return NOT_FOR_TORCH
-    return None if situation.has_room(situation.needed_bytes) else TOO_LARGE
+    return None if facts.has_room(facts.needed_bytes) else TOO_LARGE
 
 
 def route_by_fallback(strategy: str, chunk_rows: int, fits_in_ram: bool) -> Route:

@@ -78,7 +78,7 @@ class PlanRunner:
         self._empty_memory: Any = None
         self._ready: queue.SimpleQueue[_AdmittedStep | None] = queue.SimpleQueue()
         self._completion = _StepCompletion()
-        self._run_recorder = None if options.recorder is None else _RunRecorder(options.recorder)
+        self._renumbering = None if options.recorder is None else _RenumberingRecorder(options.recorder)
         self._residents = [
             store.resident() if operand.in_place else None
             for operand, store in zip(plan.operands, stores, strict=True)
@@ -117,7 +117,7 @@ class PlanRunner:
             create_policy("fifo"),
             self._device,
             readers=readers,
-            recorder=self._run_recorder,
+            recorder=self._renumbering,
             op=plan.operation,
         )
 
@@ -135,7 +135,7 @@ class PlanRunner:
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        driver = _BufferPoolDriver(self, pool, self._completion, self._plan, self._run_recorder)
+        driver = _BufferPoolDriver(self, pool, self._completion, self._plan, self._renumbering)
         try:
             for index, step in walk(self._passes(), self._plan.window, driver):
                 self._ready.put(_AdmittedStep(index, step, driver.take()))
@@ -249,7 +249,7 @@ class _AdmittedStep:
     buffers: dict[int, Buffer]
 
 
-class _RunRecorder:
+class _RenumberingRecorder:
     """Passes the pool's events on with buffer numbers that are unique in the run.
 
     The pool uses its numbers again in every pass.
@@ -289,7 +289,7 @@ class _BufferPoolDriver:
         pool: BufferPool,
         completion: _StepCompletion,
         plan: Plan,
-        recorder: _RunRecorder | None,
+        recorder: _RenumberingRecorder | None,
     ) -> None:
         self._runner = runner
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Stages of an expression: its products of matrices and reductions, carried out as one plan.
+"""Stages of an expression: its products of matrices and reductions, run as one plan.
 
 A tree is cut where element-wise work ends: each product and each reduction inside it is a *stage*,
 whose result the next ones read as an operand. Element-wise parts of a factor are no stages, they are
@@ -92,8 +92,8 @@ def best_splits(dims: Dimensions, itemsize: int, flops_scale: float = 1.0) -> di
 def factors_of(node: MatrixProduct, is_shared: Callable[[Expr], bool]) -> list[Expr]:
     """Return the factors of a chain of products whose order is free, first to last.
 
-    It is for products of one element type whose factors have at most two axes. A product that
-    ``is_shared`` says is used elsewhere too is a factor.
+    Only products of one element type whose factors have at most two axes are split. A product that is used
+    elsewhere too (``is_shared``) stays one factor.
     """
     left, right = node.arguments
     one, other = list(_factors(left, node, is_shared)), list(_factors(right, node, is_shared))
@@ -117,45 +117,45 @@ class ExpressionStage:
     expr: Expr
     """What it computes, over stores; a product's factors are operands."""
     result: Intermediate | None
-    """What the next stages read; None for the last one."""
+    """Its result, which later stages read; None for the last stage."""
     reads: tuple[Intermediate, ...] = ()
     """Results of earlier stages that it reads."""
-    last_of: list[Intermediate] = field(default_factory=list)
-    """Those that no later stage reads."""
+    last_reads: list[Intermediate] = field(default_factory=list)
+    """Those of ``reads`` that no later stage reads."""
 
 
 def is_staged(expr: Expr) -> bool:
-    """Return whether ``expr`` is more than one pass over its operands."""
+    """Return whether ``expr`` takes more than one pass over its operands."""
     inner = expr.source if isinstance(expr, Reduction) else expr
     return any(isinstance(each, (MatrixProduct, Reduction, Concatenated, Viewed)) for each in _nodes(inner))
 
 
 def stages_of(expr: Expr) -> list[ExpressionStage]:
-    """Cut ``expr`` into stages, in the order in which they are carried out."""
-    found = _Cutting(expr).stages
+    """Cut ``expr`` into stages, in the order in which they run."""
+    found = _StageBuilder(expr).stages
     for number, stage in enumerate(found):
         later = [each for other in found[number + 1 :] for each in other.reads]
-        stage.last_of = [each for each in stage.reads if all(each is not other for other in later)]
+        stage.last_reads = [each for each in stage.reads if all(each is not other for other in later)]
     return found
 
 
 def text_of(root: Expr) -> str:
-    """Return a whole tree in words: equal trees over equal operands have equal values."""
+    """Return a tree as text: equal texts over equal operands mean equal values."""
     numbers: dict[int, int] = {}
     words = []
-    for node in _from_below(root):
+    for node in _postorder(root):
         numbers[id(node)] = len(numbers)
         children = " ".join(str(numbers[id(each)]) for each in node.arguments)
-        words.append(f"{_wording(node)} {children} {node.dtype}{list(node.shape)}")
+        words.append(f"{_node_text(node)} {children} {node.dtype}{list(node.shape)}")
     return "; ".join(words)
 
 
-def _wording(node: Expr) -> str:
+def _node_text(node: Expr) -> str:
     named: dict[type[Expr], Callable[[Any], str]] = {
         Apply: lambda each: each.ufunc.__name__,
         Constant: lambda each: repr(each.value),
         ComplexPart: lambda each: each.name,
-        Reduction: lambda each: f"{each.name} {each.axes} {each.keepdims} {_numbers_of(each.reducer)}",
+        Reduction: lambda each: f"{each.name} {each.axes} {each.keepdims} {_settings_of(each.reducer)}",
         Concatenated: lambda each: str(each.axis),
         Viewed: lambda each: each.text,
     }
@@ -164,7 +164,7 @@ def _wording(node: Expr) -> str:
     return f"{kind} {detail(node)}"
 
 
-def _numbers_of(reducer: object) -> list[str]:
+def _settings_of(reducer: object) -> list[str]:
     """Return the settings of a reduction, such as the degrees of freedom."""
     return [f"{name} {value}" for name, value in vars(reducer).items() if isinstance(value, (int, float))]
 
@@ -176,21 +176,21 @@ def intermediates_in(expr: Expr) -> tuple[Intermediate, ...]:
     return tuple({id(each): each for each in bases if isinstance(each, Intermediate)}.values())
 
 
-class _Cutting:
-    """Turns a tree into stages, the deepest first; equal parts that are one object are computed once."""
+class _StageBuilder:
+    """Turns a tree into stages, the deepest first; a node used more than once is computed once."""
 
     def __init__(self, root: Expr) -> None:
         self.stages: list[ExpressionStage] = []
-        self._root = _in_best_order(root)
-        self._made: dict[int, Expr] = {}
-        for node in _from_below(self._root):
-            self._made[id(node)] = self._cut(node)
-        last = self._made[id(self._root)]
+        self._root = _reorder_products(root)
+        self._rewritten: dict[int, Expr] = {}
+        for node in _postorder(self._root):
+            self._rewritten[id(node)] = self._rewrite(node)
+        last = self._rewritten[id(self._root)]
         self.stages.append(ExpressionStage(last, None, intermediates_in(last)))
 
-    def _cut(self, node: Expr) -> Expr:
-        """Return ``node`` over stores only; what must be computed before becomes a stage."""
-        parts = [self._made[id(each)] for each in node.arguments]
+    def _rewrite(self, node: Expr) -> Expr:
+        """Return ``node`` over stores only; products and reductions inside it become stages."""
+        parts = [self._rewritten[id(each)] for each in node.arguments]
         if isinstance(node, (MatrixProduct, Reduction)):
             plain = _product(*parts) if isinstance(node, MatrixProduct) else node.of(parts[0])
             return plain if node is self._root else self._stage(plain)
@@ -198,7 +198,7 @@ class _Cutting:
             return Leaf(JoinedStore([store_of(each) for each in parts], node.axis))
         if isinstance(node, Viewed):
             return Leaf(node.look(store_of(parts[0])))
-        return _rebuilt(node, parts)
+        return _with_arguments(node, parts)
 
     def _stage(self, expr: Expr) -> Leaf:
         name = f"#{len(self.stages) + 1}"
@@ -207,23 +207,23 @@ class _Cutting:
         return Leaf(result)
 
 
-def _in_best_order(root: Expr) -> Expr:
+def _reorder_products(root: Expr) -> Expr:
     """Return ``root`` with the factors of every chain of products in the order that costs least."""
     uses = Counter(id(child) for node in _nodes(root) for child in node.arguments)
     shared: set[int] = set()
     made: dict[int, Expr] = {}
-    for node in _from_below(root):
+    for node in _postorder(root):
         parts = [made[id(each)] for each in node.arguments]
-        found = _rebuilt(node, parts)
+        found = _with_arguments(node, parts)
         if isinstance(found, MatrixProduct):
-            found = _reordered(found, shared)
+            found = _reorder_chain(found, shared)
         if uses[id(node)] > 1:
             shared.add(id(found))
         made[id(node)] = found
     return made[id(root)]
 
 
-def _reordered(node: MatrixProduct, shared: set[int]) -> Expr:
+def _reorder_chain(node: MatrixProduct, shared: set[int]) -> Expr:
     if any(each.ndim > 2 or each.dtype != node.dtype for each in node.arguments):
         return node
     factors = factors_of(node, lambda each: id(each) in shared)
@@ -236,8 +236,8 @@ def _product(a: Expr, b: Expr) -> MatrixProduct:
     return MatrixProduct(Leaf(store_of(a.astype(dtype))), Leaf(store_of(b.astype(dtype))))
 
 
-def _rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
-    """Return a node over other arguments; the same node when they are the same."""
+def _with_arguments(node: Expr, parts: Sequence[Expr]) -> Expr:
+    """Return a node with other arguments; the same node when they are the same."""
     if all(new is old for new, old in zip(parts, node.arguments, strict=True)):
         return node
     if isinstance(node, MatrixProduct):
@@ -269,7 +269,7 @@ def _nodes(root: Expr) -> Iterator[Expr]:
             waiting.extend(node.arguments)
 
 
-def _from_below(root: Expr) -> Iterator[Expr]:
+def _postorder(root: Expr) -> Iterator[Expr]:
     """Yield every node of a tree once, after its arguments."""
     done, waiting = set[int](), [(root, False)]
     while waiting:
@@ -285,7 +285,7 @@ def _from_below(root: Expr) -> Iterator[Expr]:
 
 
 def stores_in(stages: Sequence[ExpressionStage]) -> list[Store]:
-    """Return the operands of all stages that are no results of stages, each once."""
+    """Return the operands of all stages that are not results of stages, each once."""
     leaves = [each.store for stage in stages for each in _nodes(stage.expr) if isinstance(each, Leaf)]
     found = {id(source): source for store in leaves for source in store.sources}
     return [each for each in found.values() if not isinstance(each.viewing()[0], Intermediate)]

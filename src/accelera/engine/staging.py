@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _Download(NamedTuple):
-    """A piece on its way from the device to a host buffer."""
+    """A piece in flight from the device to a host buffer."""
 
     wait: Callable[[], None]
     part: Region
@@ -50,7 +50,7 @@ class Mover:
         target = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.read(block.region, target)
-        held = self._held(store)
+        held = self._device_tensor(store)
         if held is not None:
             source = held[block.region]
             self._device.copy(source, target)
@@ -59,7 +59,7 @@ class Mover:
         for part, inner in _pieces(block, operand, lender.lent_bytes):
             host = lender.lend_host()
             try:
-                piece = _shaped(host, part, operand)
+                piece = _as_block(host, part, operand)
                 moved += store.read(part, piece)
                 self._device.upload(piece, target[inner])
             finally:
@@ -69,50 +69,50 @@ class Mover:
     def write(self, store: Store, block: OperandBlock, operand: Operand, memory: Any) -> int:
         """Write ``block`` from ``memory`` to ``store``; return the bytes written.
 
-        A piece of an accelerator's travels while the one before is written.
+        From an accelerator, one piece is downloaded while the previous one is written.
         """
         source = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.write(block.region, source)
-        held = self._held(store)
+        held = self._device_tensor(store)
         if held is not None:
             target = held[block.region]
             self._device.copy(source, target)
             return int(target.nbytes)
-        lender, moved, coming = self._lender(operand), 0, deque[_Download]()
+        lender, moved, in_flight = self._lender(operand), 0, deque[_Download]()
         try:
             for part, inner in _pieces(block, operand, lender.lent_bytes):
-                host = lender.lend_host(wait=not coming)
+                host = lender.lend_host(wait=not in_flight)
                 if host is None:
-                    moved += self._arrived(store, coming, lender)
+                    moved += self._write_first(store, in_flight, lender)
                     host = lender.lend_host()
-                piece = _shaped(host, part, operand)
-                coming.append(_Download(_nothing, part, piece, host))
-                coming[-1] = coming[-1]._replace(wait=self._device.begin_download(source[inner], piece))
-                if len(coming) > 1 or lender is self._buffers:
-                    moved += self._arrived(store, coming, lender)
-            while coming:
-                moved += self._arrived(store, coming, lender)
+                piece = _as_block(host, part, operand)
+                in_flight.append(_Download(_no_wait, part, piece, host))
+                in_flight[-1] = in_flight[-1]._replace(wait=self._device.begin_download(source[inner], piece))
+                if len(in_flight) > 1 or lender is self._buffers:
+                    moved += self._write_first(store, in_flight, lender)
+            while in_flight:
+                moved += self._write_first(store, in_flight, lender)
         finally:
-            for each in coming:
+            for each in in_flight:
                 lender.take_back(each.host)
         return moved
 
-    def _arrived(self, store: Store, coming: deque[_Download], lender: Any) -> int:
-        """Write the piece that was begun first; return its bytes."""
-        first = coming[0]
+    def _write_first(self, store: Store, in_flight: deque[_Download], lender: Any) -> int:
+        """Wait for the oldest piece in flight and write it; return its bytes."""
+        first = in_flight[0]
         first.wait()
         moved = store.write(first.part, first.piece)
-        coming.popleft()
+        in_flight.popleft()
         lender.take_back(first.host)
         return moved
 
-    def _held(self, store: Store) -> Any | None:
+    def _device_tensor(self, store: Store) -> Any | None:
         """Return the store as a tensor of the device; None when its elements lie elsewhere."""
         return store.held() if store.tier == self._device.name else None
 
     def _lender(self, operand: Operand) -> Any:
-        """Return who has host buffers for pieces of ``operand``."""
+        """Return the owner of host buffers for pieces of ``operand``: the device, or ``HostBuffers``."""
         lends = self._device.lends(operand.dtype, operand.held_dtype)
         return self._device if lends else self._buffers
 
@@ -123,25 +123,25 @@ class HostBuffers:
     lent_bytes = PIECE_BYTES
 
     def __init__(self, count: int) -> None:
-        self._spare: queue.SimpleQueue[Array | None] = queue.SimpleQueue()
+        self._free_buffers: queue.SimpleQueue[Array | None] = queue.SimpleQueue()
         for _ in range(count):
-            self._spare.put(None)
+            self._free_buffers.put(None)
 
     def lend_host(self, *, wait: bool = True) -> Array | None:
-        """Return a buffer; None when none is spare and ``wait`` is false."""
+        """Return a free buffer; None when there is none and ``wait`` is false."""
         try:
-            host = self._spare.get(block=wait)
+            host = self._free_buffers.get(block=wait)
         except queue.Empty:
             return None
         return np.empty(PIECE_BYTES, dtype=np.uint8) if host is None else host
 
     def take_back(self, host: Array) -> None:
         """Take a buffer back."""
-        self._spare.put(host)
+        self._free_buffers.put(host)
 
 
 def direct(device: Device, operand: Operand) -> bool:
-    """Return whether blocks of ``operand`` move without a host buffer between."""
+    """Return whether blocks of ``operand`` move without a host buffer in between."""
     return device.host_memory and operand.dtype == operand.held_dtype
 
 
@@ -150,11 +150,11 @@ def buffer_bytes(device: Device, operand: Operand) -> int:
     return 0 if direct(device, operand) or device.lends(operand.dtype, operand.held_dtype) else PIECE_BYTES
 
 
-def _nothing() -> None:
-    """Nothing was begun."""
+def _no_wait() -> None:
+    """Return at once: no transfer was begun."""
 
 
-def _shaped(host: Array, region: tuple[slice, ...], operand: Operand) -> Array:
+def _as_block(host: Array, region: tuple[slice, ...], operand: Operand) -> Array:
     """Return the start of ``host`` as an array of the region's shape, axes as they lie in the store."""
     shape = tuple(part.stop - part.start for part in region)
     count = int(np.prod(shape, dtype=np.int64))

@@ -90,20 +90,20 @@ class CostModel:
 
 
 BLOCK_BYTES = 1024
-"""What the run keeps for each distinct block of a pass: its region, its number, a place in two tables."""
+"""Bytes the run keeps for each distinct block of a pass: region, number, entries in two tables."""
 FREE_BYTES = 2 << 20
-"""So much is part of what every run reserves for its threads and lists."""
+"""Bookkeeping that every run reserves anyway, for its threads and lists."""
 SHARE = 16
-"""The books may take this part of the room for blocks besides; a plan that needs more runs in passes."""
+"""Bookkeeping may take up to 1/16 of the blocks' capacity besides; a plan that needs more has passes."""
 WHOLE_STEPS = 12_000
-"""A plan of more steps than that runs in passes, for every step of a kind of pass is walked on paper."""
+"""A plan of more steps runs in passes, as a forecast walks every step of each kind of pass."""
 _LONGEST = 6144
 _ACCESSES = 3
 """Accesses of a step, each to a block of its own at worst."""
 
 
 def overhead_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
-    """Return the bytes of a run's books beyond what every run reserves; counts may be columns.
+    """Return the bytes of a run's bookkeeping beyond ``FREE_BYTES``; counts may be columns.
 
     >>> overhead_bytes(768, 192, Eviction())
     0
@@ -113,12 +113,12 @@ def overhead_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
 
 
 def overhead_limit(capacity_bytes: int) -> int:
-    """Return the most bytes that the books of one pass should take beyond what every run reserves."""
+    """Return the most bytes that the bookkeeping of one pass should take beyond ``FREE_BYTES``."""
     return max(capacity_bytes, 0) // SHARE
 
 
 def pass_lengths(capacity_bytes: int, eviction: Eviction) -> tuple[int, int]:
-    """Return the most steps of a pass whose books keep to that limit, and of one whose books are free.
+    """Return the most steps of a pass within ``overhead_limit``, and of one within ``FREE_BYTES``.
 
     Both are 0 where all steps must be one pass.
     """

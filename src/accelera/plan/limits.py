@@ -22,12 +22,12 @@ _SEQUENCE, _WHOLE_TRACE, _SCORED = 12, 80, 400
 """Bytes per access, with what is needed in passing: of ids and next uses, of all events, of scores."""
 _BY_PASS = frozenset({"belady", "belady_size", "fifo", "largest", "lru", "mru", "planner"})
 Scorer = Callable[[Trace], NDArray[np.float64]]
-"""Returns one score per access of a trace; the highest is given up first."""
+"""Returns one score per access of a trace; the buffer of the highest is evicted first."""
 
 
 @dataclass(frozen=True)
 class Eviction:
-    """A choice of policy, of which a fresh one is made for each forecast and each run.
+    """An eviction policy by name or maker; a fresh one is made for each forecast and each run.
 
     >>> Eviction("lru").name
     'lru'
@@ -36,7 +36,7 @@ class Eviction:
     policy: str | PolicyMaker = "belady"
     """One of ``accelera.policy.POLICIES``, or a maker."""
     score: Scorer | None = None
-    """What a policy that follows a score follows instead of its own; ``"learned"`` needs one."""
+    """Scores for a policy that follows scores, instead of its default; ``"learned"`` needs them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.policy, str):
@@ -50,14 +50,14 @@ class Eviction:
 
     @property
     def name(self) -> str:
-        """How plans and reports call it."""
+        """Its name in plans and reports."""
         if isinstance(self.policy, str):
             return self.policy
         return getattr(self.policy, "__name__", type(self.policy).__name__)
 
     @property
     def access_bytes(self) -> int:
-        """Bytes of memory that making the policy takes per access to come, at most."""
+        """Upper bound of the bytes that making the policy takes per access to come."""
         if not isinstance(self.policy, str):
             return _WHOLE_TRACE
         wanted = set(needs(self.policy)) - {"capacity_bytes"}
@@ -67,15 +67,15 @@ class Eviction:
 
     @property
     def by_pass(self) -> bool:
-        """Whether it decides within a pass of a long run as if there were no others.
+        """Whether it decides alike with the accesses of one pass only as with those of the whole run.
 
-        Others remember who left, or weigh accesses by the whole run; they need the run in one pass.
+        Other policies remember evicted buffers, or weigh accesses over the whole run: they need one pass.
         """
         return self.policy in _BY_PASS and self.score is None
 
     @property
     def needs_only_order(self) -> bool:
-        """Whether the policy looks at the order of the accesses alone, so that a trace may hold no more."""
+        """Whether the policy needs only the order of the accesses: its trace can leave out the rest."""
         return self.access_bytes == _SEQUENCE
 
     def create(self, trace: Trace, capacity_bytes: int) -> EvictionPolicy:
@@ -100,7 +100,7 @@ class PlanLimits:
     budget_bytes: int | None = None
     """The budget that was given, for reports; None when none was."""
     reserved: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of RAM kept for what is no block, by what it is for."""
+    """Bytes of RAM for other things than blocks, by purpose."""
     tier: str = "ram"
     """Where blocks lie: ``"ram"`` or a device's name."""
     host_staging_bytes: int = 0
@@ -108,11 +108,11 @@ class PlanLimits:
     window: int = WINDOW
     """Steps that may be under way at once; with 1 nothing is loaded ahead."""
     eviction: Eviction = field(default_factory=Eviction)
-    """Policy that evicts blocks when the room is full."""
+    """Policy that evicts blocks when the pool is full."""
 
     @property
     def in_ram(self) -> bool:
-        """Whether blocks lie in RAM, where the run's own records and all that is reserved lie too."""
+        """Whether blocks lie in RAM, like the run's own records and all reserved bytes."""
         return self.tier == "ram"
 
     def charged(self, records_bytes: int) -> int:

@@ -139,13 +139,13 @@ class DevicePlan:
     peak_bytes: int
     """Projected peak of the block that takes most, in that memory."""
     schedule: str
-    """How it makes that block."""
+    """Schedule of that block."""
 
 
 @final
 @dataclass(frozen=True)
 class DevicePlacement:
-    """The blocks of a result, dealt out."""
+    """The blocks of a result, assigned to devices."""
 
     strategy: str
     """``"Hybrid"``, ``"Hybrid(70% GPU, 30% CPU)"``, ``"GpuOnly"``."""
@@ -206,7 +206,7 @@ class Plan:
     capacity_bytes: int
     """Room for blocks: the budget less what is reserved."""
     reserved: Mapping[str, int]
-    """Bytes kept for what is not a block: staging buffers, the BLAS workspace …"""
+    """Bytes for other things than blocks: staging buffers, the BLAS workspace …"""
     tier: str
     """The tier the budget governs: ``"ram"`` or a device name."""
     window: int
@@ -244,7 +244,7 @@ class Plan:
         return found.with_meta(**self.facts())
 
     def facts(self) -> dict[str, Any]:
-        """Return what a replay of the run's trace must know."""
+        """Return the facts that a replay of the run's trace needs."""
         return {
             "operation": self.operation,
             "policy": self.eviction.name,
@@ -288,7 +288,7 @@ class Plan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write its choices to a file, for ``plan=`` of the same operation here or elsewhere, now or later.
 
-        Raises StoreError when that cannot be.
+        Raises StoreError when the file cannot be written.
         """
         self.saved().save(path)
 
@@ -338,7 +338,7 @@ def _staged(plan: Plan) -> Iterator[str]:
 
 
 def as_saved(plan: Any) -> SavedPlan | None:
-    """Return what a caller gives as ``plan=``: a plan, a saved one, the path of a saved one, or None.
+    """Return the saved form of an argument ``plan=``: a plan, a saved one, the path of one, or None.
 
     Raises ArgumentError for anything else.
     """
@@ -405,8 +405,8 @@ def combine_plans(
 ) -> Plan:
     """Return one plan of the stages ``plans``, whose results are called ``names``.
 
-    ``held_bytes`` says for each stage what results of other stages take of the budget meanwhile. Figures
-    are sums; the peak is that of the stage that takes most.
+    ``held_bytes`` are, per stage, the bytes of the budget that results of other stages take meanwhile.
+    Figures are sums; the peak is that of the stage with the largest peak.
     """
     peaks = [plan.peak_bytes["ram"] + held for plan, held in zip(plans, held_bytes, strict=True)]
     top = peaks.index(max(peaks))

@@ -14,10 +14,10 @@ from accelera.chunking import Region
 
 @dataclass(frozen=True)
 class Operand:
-    """One array of an operation, on paper."""
+    """Description of one array of an operation."""
 
     name: str
-    """How reports call it."""
+    """Its name in reports."""
     shape: tuple[int, ...]
     """Its shape, matrix axes last."""
     dtype: np.dtype[Any]
@@ -25,7 +25,7 @@ class Operand:
     held_dtype: np.dtype[Any]
     """Element type of its blocks in the pool (f32 for half types)."""
     tier: str = "disk"
-    """Where it lives: ``"disk"``, ``"ram"`` or a device name."""
+    """The tier of its store: ``"disk"``, ``"ram"`` or a device name."""
     order: tuple[int, ...] = ()
     """Axes from slowest to fastest as they lie; empty means row-major."""
     chunk: tuple[int, ...] | None = None
@@ -98,7 +98,7 @@ class OperandBlock:
         return tuple(part.stop - part.start for part in self.region)
 
     def name(self, operands: Sequence[Operand]) -> str:
-        """Return how people call it: ``"A[0:256, 512:1024]"``."""
+        """Return its name for people: ``"A[0:256, 512:1024]"``."""
         spans = ", ".join(f"{part.start}:{part.stop}" for part in self.region)
         return f"{operands[self.operand].name}[{spans}]"
 
@@ -143,7 +143,7 @@ class PlanStep:
     last: bool
     """True when the block written is complete afterwards and goes to its store."""
     task: Any
-    """What the kernel needs besides the blocks (for matmul, the ranges of k)."""
+    """Further arguments of the kernel besides the blocks (for matmul, the ranges of k)."""
     compute_s: float
     """Predicted seconds of arithmetic."""
     flops: float = 0.0
@@ -152,7 +152,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Outcome of a plan's accesses, found by walking them on paper."""
+    """Outcome of a plan's accesses, found by simulating them."""
 
     peak_pool_bytes: int
     """Most bytes the pool holds at any time."""
@@ -170,7 +170,7 @@ class Forecast:
     steps: int
     """Number of steps."""
     passes: int
-    """Number of passes in which they are done; what the pool holds is shared within a pass."""
+    """Number of passes; the steps of a pass share the pool's contents."""
     seconds: float
     """Predicted wall time, reads, arithmetic and writes overlapping."""
     compute_s: float
@@ -196,4 +196,4 @@ class Alternative:
     moved_bytes: int
     seconds: float
     reason: str
-    """Why it lost, in words."""
+    """Why it was not chosen, in words."""

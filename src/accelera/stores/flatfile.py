@@ -90,10 +90,10 @@ class Placement:
 class FlatFile(Store):
     """An array in a file, read and written in place through its descriptor; the file is never mapped.
 
-    Takes over ``descriptor`` and closes it. ``direct`` goes around the page cache: always, never, or
-    (None) for what is not in it; that costs a tenth of the processor time, and leaves the cache alone.
-    Filesystems that cannot are read through the cache. Raises StoreFormatError when the file is too
-    short.
+    Takes ownership of ``descriptor`` and closes it. ``direct`` says whether transfers bypass the page cache:
+    always, never, or (None) for pages that are not cached; direct I/O takes a tenth of the processor time and
+    leaves the cache as it is. Filesystems without it are read through the cache. Raises StoreFormatError when
+    the file is too short.
     """
 
     tier = "disk"
@@ -147,7 +147,7 @@ class FlatFile(Store):
             descriptor, offset, strides, as_bytes_of(out), self._direct_descriptor, self._direct is None
         )
         if failure is not None:
-            raise _explain("read", self.name, *failure)
+            raise _transfer_error("read", self.name, *failure)
         if self.placement.swapped:
             out.byteswap(inplace=True)
         return out.nbytes
@@ -167,7 +167,7 @@ class FlatFile(Store):
                 descriptor, offset, strides, as_bytes_of(piece), self._direct_descriptor
             )
             if failure is not None:
-                raise _explain("write", self.name, *failure)
+                raise _transfer_error("write", self.name, *failure)
         return data.nbytes
 
     def _in_file_order(
@@ -244,14 +244,16 @@ class FlatFile(Store):
         try:
             return sample_of_descriptor(descriptor, first, self.placement.end)
         except OSError as error:
-            raise _explain("sample", self.name, error.errno or errno.EIO, start, self.nbytes, 0) from error
+            raise _transfer_error(
+                "sample", self.name, error.errno or errno.EIO, start, self.nbytes, 0
+            ) from error
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
         try:
             os.fdatasync(self._open("flush"))
         except OSError as error:
-            raise _explain("flush", self.name, error.errno or errno.EIO, 0, self.nbytes, 0) from error
+            raise _transfer_error("flush", self.name, error.errno or errno.EIO, 0, self.nbytes, 0) from error
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -274,17 +276,17 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _explain(op: str, name: str, code: int, offset: int, wanted: int, got: int) -> StoreError:
+def _transfer_error(op: str, name: str, code: int, offset: int, wanted: int, got: int) -> StoreError:
     """Return the error for a transfer that stopped after ``got`` of ``wanted`` bytes at ``offset``."""
     where = f"[{op}] {name} at byte {offset}: {got} of {wanted} bytes moved"
     if code == 0:
         return StoreError(f"{where}: short read, the file ends here; it was truncated after it was opened")
     if code in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"{where}: disk full ({os.strerror(code)}); {_room(name)}free some space")
+        return StoreError(f"{where}: disk full ({os.strerror(code)}); {_free_space(name)}free some space")
     return StoreError(f"{where}: {os.strerror(code)}")
 
 
-def _room(name: str) -> str:
+def _free_space(name: str) -> str:
     try:
         status = os.statvfs(name)
     except OSError:
@@ -337,15 +339,15 @@ def open_mapped(
 ) -> FlatFile | None:
     """Return the file behind ``array``, or None when it is not (a view of) a memmap with a named file.
 
-    Copy-on-write maps count as arrays: what was changed in them is not in the file. So do maps of a file
-    that another one has replaced under its name. ``writable`` opens the file for writing as well; then
+    Copy-on-write maps count as arrays, as their changes are not in the file; so do maps of a file whose name
+    another file has taken since. ``writable`` opens the file for writing as well; then
     transfers go through the page cache, which the map shares. Raises StoreError for a read-only map.
     """
-    root = _root(array)
+    root = _outermost_memmap(array)
     if root is None or root.filename is None or root.mode == "c":
         return None
     path = Path(root.filename)
-    if not _is_mapped_here(array, path):
+    if not _maps_current_file(array, path):
         return None
     if writable and not array.flags.writeable:
         raise StoreError(f"[out] a read-only map of {path}; open it with mode='r+' to write into it")
@@ -361,8 +363,8 @@ def open_mapped(
     return FlatFile(path, descriptor, placement, writable=writable, direct=False if writable else direct)
 
 
-def _is_mapped_here(array: np.ndarray[Any, Any], path: Path) -> bool:
-    """Whether the memory of ``array`` shows the file that is called ``path`` now, where the system says."""
+def _maps_current_file(array: np.ndarray[Any, Any], path: Path) -> bool:
+    """Return whether ``array`` maps the file that has the name ``path`` now, where the system tells."""
     try:
         maps, status = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"), os.stat(path)
     except OSError:
@@ -376,8 +378,8 @@ def _is_mapped_here(array: np.ndarray[Any, Any], path: Path) -> bool:
     return array.size == 0
 
 
-def _root(array: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
-    """Return the outermost memmap that ``array`` looks into."""
+def _outermost_memmap(array: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
+    """Return the outermost memmap of which ``array`` is a view; None when there is none."""
     found: np.memmap[Any, Any] | None = None
     node: Any = array
     while isinstance(node, np.ndarray):

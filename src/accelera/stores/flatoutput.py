@@ -171,7 +171,7 @@ def claim(descriptor: int, partial: Path) -> None:
 
     Raises StoreError, and closes the descriptor, when another run has it.
     """
-    if not _lock_now(descriptor) or not _is_called(descriptor, partial):
+    if not _lock_now(descriptor) or not _still_names(descriptor, partial):
         os.close(descriptor)
         raise StoreError(
             f"[create_store] {partial} is being written by another run; wait or choose another name"
@@ -188,8 +188,8 @@ def _lock_now(descriptor: int) -> bool:
     return True
 
 
-def _is_called(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` still names the open file: another run may just have published it."""
+def _still_names(descriptor: int, path: Path) -> bool:
+    """Return whether ``path`` still names the open file: another run may just have published it."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def _begin(target: Target, descriptor: int, header: bytes, size: int) -> None:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Give the file ``size`` bytes that later writes cannot run out of, where the filesystem can."""
+    """Reserve ``size`` bytes for the file, so that later writes find space, where the filesystem can."""
     os.ftruncate(descriptor, 0)
     status = os.fstatvfs(descriptor)
     if size > status.f_bavail * status.f_frsize:

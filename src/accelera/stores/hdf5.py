@@ -74,7 +74,7 @@ def create_path(target: Target) -> FlatOutput:
     if target.dtype == BFLOAT16:
         raise DTypeError("[create_store] HDF5 has no bfloat16; write .safetensors, or convert the result")
     key = _DEFAULT_KEY if target.key is None else target.key.strip("/")
-    _spare_others(target, key)
+    _check_sole_entry(target, key)
     header = h5_header(key, target.shape, target.dtype, align=target.align)
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
 
@@ -306,7 +306,7 @@ def _placement(path: Path, dataset: Any) -> Placement | None:
     return Placement.dense(dataset.shape, dtype, offset=offset, swapped=dataset.dtype != dtype)
 
 
-def _spare_others(target: Target, key: str) -> None:
+def _check_sole_entry(target: Target, key: str) -> None:
     if not key:
         raise StoreFormatError(f"[create_store] {target.path}::{target.key}: name a dataset")
     if not target.path.is_file():

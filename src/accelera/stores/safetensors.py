@@ -126,7 +126,7 @@ def _entries(path: Path, text: bytes) -> dict[str, dict[str, Any]]:
         raise _damaged(path, f"its header is a JSON {type(fields).__name__}, not an object")
     fields.pop("__metadata__", None)
     for name, entry in fields.items():
-        if not _sound(entry):
+        if not _is_valid_entry(entry):
             raise _damaged(path, f"tensor {name!r} is described by {str(entry)[:120]}")
     return fields
 
@@ -138,12 +138,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _sound(entry: Any) -> bool:
-    """Whether an entry is ``{dtype: str, shape: [int], data_offsets: [begin, end]}`` and consistent."""
+def _is_valid_entry(entry: Any) -> bool:
+    """Return whether ``entry`` is a consistent ``{dtype: str, shape: [int], data_offsets: [begin, end]}``."""
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
         return False
     shape, offsets = entry.get("shape"), entry.get("data_offsets")
-    if not _naturals(shape) or not _naturals(offsets):
+    if not _are_naturals(shape) or not _are_naturals(offsets):
         return False
     if len(offsets) != 2 or offsets[0] > offsets[1]:
         return False
@@ -151,7 +151,7 @@ def _sound(entry: Any) -> bool:
     return known is None or offsets[1] - offsets[0] == math.prod(shape) * parse_dtype(known).itemsize
 
 
-def _naturals(values: Any) -> TypeGuard[list[int]]:
+def _are_naturals(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
@@ -200,7 +200,7 @@ def create_path(target: Target) -> FlatOutput:
     Raises StoreError when the file is there and holds other tensors, which would be lost.
     """
     target.refuse("chunk")
-    _spare_others(target)
+    _check_sole_entry(target)
     if target.order != "C":
         raise StoreFormatError(
             f"[create_store] {target.path}: .safetensors has C order only; leave order out"
@@ -209,7 +209,7 @@ def create_path(target: Target) -> FlatOutput:
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
 
 
-def _spare_others(target: Target) -> None:
+def _check_sole_entry(target: Target) -> None:
     try:
         others = [name for name in tensor_names(target.path) if name != (target.key or _DEFAULT_KEY)]
     except StoreError:

@@ -44,15 +44,15 @@ _CODECS: dict[str, tuple[str, dict[str, str], str]] = {
     "blosc-lz4": ("BloscCodec", {"cname": "lz4"}, "clevel"),
     "blosc-zstd": ("BloscCodec", {"cname": "zstd"}, "clevel"),
 }
-"""By name: the library's class, what it is always given, and what it calls its level."""
-_USUAL_LEVEL = 5
-"""Level of a compressor where none is said."""
+"""By name: the library's class, its fixed arguments, and the name of its level argument."""
+_DEFAULT_LEVEL = 5
+"""Level of a compressor where none is given."""
 SCRATCH_BYTES = (COPIES + 1) * _CHUNK_BYTES
-"""What one write to a new array takes besides its data."""
+"""Bytes that one write to a new array takes besides its data."""
 
 
 def chunk_scratch_bytes(chunk: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return what one write to a new array of that chunk shape takes besides its data, compressed or not."""
+    """Return the bytes that one write to an array of that chunk shape takes besides its data."""
     return (COPIES + 1) * math.prod(chunk) * dtype.itemsize
 
 
@@ -107,7 +107,7 @@ class ZarrOutput(OutputStore):
         try:
             if not target.joined:
                 _restore(target.path)
-            array = _resumed(target) if target.resume else _begun(target)
+            array = _open_partial(target) if target.resume else _create_array(target)
         except BaseException:
             self._release()
             if not target.resume:
@@ -135,7 +135,7 @@ class ZarrOutput(OutputStore):
 
     @property
     def scratch_bytes(self) -> int:
-        """What one write takes beyond its buffer."""
+        """Bytes that one write takes besides its data."""
         return self._store.scratch_bytes
 
     def fingerprint(self) -> Mapping[str, Any] | None:
@@ -156,7 +156,7 @@ class ZarrOutput(OutputStore):
         self._release()
 
     def commit(self) -> None:
-        """Put the finished array in place, at once; an older array that was there is removed then.
+        """Publish the finished array under its name, at once; an older array there is removed afterwards.
 
         From then on this store reads the published array. Raises StoreError, and leaves the partial
         array, when the system refuses.
@@ -165,7 +165,7 @@ class ZarrOutput(OutputStore):
         self._store.flush()
         self._store.close()
         try:
-            _put_in_place(self._partial, self.path)
+            _replace(self._partial, self.path)
             sync(self.path.parent)
         except OSError as error:
             raise StoreError(
@@ -194,13 +194,13 @@ class ZarrOutput(OutputStore):
             shutil.rmtree(self._partial, ignore_errors=True)
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
-    """Give ``partial`` the name ``path``, and what had that name the name of what was set aside.
+def _replace(partial: Path, path: Path) -> None:
+    """Rename ``partial`` to ``path``, and an older array of that name to its backup name.
 
-    Where names cannot be exchanged, the older array is set aside first: ``_restore`` brings it back after a
-    kill in between.
+    Where names cannot be exchanged, the older array is renamed first: ``_restore`` renames it back if the
+    process is killed in between.
     """
-    older = _set_aside(path)
+    older = _backup_path(path)
     if not path.exists():
         os.rename(partial, path)
     elif exchange(partial, path):
@@ -212,17 +212,17 @@ def _put_in_place(partial: Path, path: Path) -> None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what a run leaves beside the array that it published at ``path``."""
-    for leftover in (_set_aside(path), partial_path(path)):
+    for leftover in (_backup_path(path), partial_path(path)):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _set_aside(path: Path) -> Path:
+def _backup_path(path: Path) -> Path:
     return path.with_name(path.name + ".replaced")
 
 
 def _restore(path: Path) -> None:
-    """Bring an older array back that a killed run had set aside, or remove what it had begun to remove."""
-    older = _set_aside(path)
+    """Rename the backup of a killed run back where its name is free, else remove the backup."""
+    older = _backup_path(path)
     if older.is_dir() and not path.exists():
         os.rename(older, path)
     else:
@@ -257,7 +257,7 @@ def _claim_folder(target: Target) -> int:
     return descriptor
 
 
-def _begun(target: Target) -> Any:
+def _create_array(target: Target) -> Any:
     chunk = target.chunk or default_chunk(target.shape, target.dtype.itemsize)
     if len(chunk) != len(target.shape) or 0 in chunk:
         raise ShapeError(
@@ -276,7 +276,7 @@ def _begun(target: Target) -> Any:
     )
 
 
-def _resumed(target: Target) -> Any:
+def _open_partial(target: Target) -> Any:
     array = open_array(target.partial, "r+")
     if tuple(array.shape) != target.shape or array.dtype != target.dtype:
         raise StoreError(
@@ -308,7 +308,7 @@ def compressors_of(codec: str | None) -> Any:
         raise UnknownNameError.among("codec", name, ["none", *_CODECS])
     kind, fixed, amount = _CODECS[name]
     try:
-        return getattr(codecs, kind)(**fixed, **{amount: int(level) if mark else _USUAL_LEVEL})
+        return getattr(codecs, kind)(**fixed, **{amount: int(level) if mark else _DEFAULT_LEVEL})
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"[create_store] codec={codec!r}: {error}; write for example {name}:5") from error
 
@@ -334,9 +334,9 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Give each of two files or folders the other's name, atomically; return False where that cannot be.
+    """Exchange the names of two files or folders atomically; return False where the system cannot.
 
-    Raises OSError when the system can, and refuses.
+    Raises OSError when the system can exchange names, but refuses.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

@@ -66,18 +66,18 @@ class Access:
 
 
 class Recorder(Protocol):
-    """Anything that wants to hear of events as they happen."""
+    """Receiver of events as they happen."""
 
     def record(self, access: Access) -> None:
-        """Take note of ``access``; called in order, from one thread at a time."""
+        """Record ``access``; called in order, from one thread at a time."""
 
 
 @runtime_checkable
 class RunRecorder(Recorder, Protocol):
-    """A recorder that also wants to hear of the run as a whole; the engine tells it if it does."""
+    """A recorder that is also told of the run as a whole."""
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """A run begins, and what a replay must know of it: capacity, policy … (again, after a replan)."""
+        """Record that a run begins, with the facts a replay needs: capacity, policy … (again if replanned)."""
 
     def took(self, step: int, seconds: float, flops: float) -> None:
-        """``flops`` of ``step`` were computed in ``seconds``; called from the thread that computes."""
+        """Record that ``step`` took ``seconds`` for ``flops``; called from the thread that computes."""

@@ -34,14 +34,14 @@ class Fit:
     overlapped: Figure
     """Share of the transfers' time hidden behind computing; None without transfers."""
     bound: str
-    """What holds the run up: ``link`` when waiting for transfers is the largest part, else as without."""
+    """The bottleneck: ``link`` when waiting for transfers takes longest, else that of the unbounded run."""
 
 
 @dataclass(frozen=True)
 class Baseline:
     """The run with room for everything, against which budgets are measured.
 
-    Both runs begin with nothing in the first tier, so that what the first fetch of weights takes cancels.
+    Both runs begin with nothing in the first tier, so the time of the first fetch of weights cancels out.
     """
 
     hierarchy: Hierarchy
@@ -62,7 +62,8 @@ class Baseline:
         """Replay within a budget; return the report of the best look-ahead, and the seconds it adds."""
         replays = _replays(trace, self.hierarchy.with_capacity(budget_bytes))
         added = [
-            max(mine.total_s - all_.total_s, 0.0) for mine, all_ in zip(replays, self.reports, strict=True)
+            max(within_budget.total_s - unbounded.total_s, 0.0)
+            for within_budget, unbounded in zip(replays, self.reports, strict=True)
         ]
         best = added.index(min(added))
         return replays[best], added[best]
@@ -81,10 +82,10 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Fitter:
-    """Answers for one trace on one machine."""
+    """Verdicts on memory budgets for one trace on one machine."""
 
     trace: Trace
-    yardstick: Baseline
+    baseline: Baseline
     peak_bytes: int
     floor_bytes: int
     bound: str
@@ -97,14 +98,14 @@ class Fitter:
         if budget_bytes < self.floor_bytes:
             nothing = Figure(None, "B"), Figure(None, "s"), Figure(None, "")
             return Fit(budget, INFEASIBLE, *nothing, bound="memory capacity")
-        report, added_s = self.yardstick.quickest(self.trace, budget_bytes)
+        report, added_s = self.baseline.quickest(self.trace, budget_bytes)
         return Fit(
             budget,
             OFFLOAD,
-            Figure(self.yardstick.traffic_bytes(report), "B"),
+            Figure(self.baseline.traffic_bytes(report), "B"),
             Figure(added_s, "s"),
-            Figure(self.yardstick.overlapped_share(report, added_s), ""),
-            "link" if added_s > self.yardstick.compute_s else self.bound,
+            Figure(self.baseline.overlapped_share(report, added_s), ""),
+            "link" if added_s > self.baseline.compute_s else self.bound,
         )
 
 
@@ -132,18 +133,18 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class TracedBudgetPlan:
-    """What to do to stay within one budget."""
+    """How to stay within one budget."""
 
     budget: Figure
     feasible: bool
     peak: Figure
-    """Physical peak of the plan, replayed with its frees; not what it says it saves."""
+    """Peak of the plan, measured by replaying it with its frees."""
     kept: Figure
     """Bytes alive at the original peak that stay there."""
     offloaded: Figure
     """Bytes moved away, each move counted."""
     recomputed: Figure
-    """Bytes made again."""
+    """Bytes computed again."""
     dropped: Figure
     """Bytes dropped before the program does so itself."""
     recompute_time: Figure
@@ -163,7 +164,7 @@ class BudgetPlanner:
     trace: Trace
     flow: Dataflow
     held: Occupancy
-    yardstick: Baseline
+    baseline: Baseline
 
     def plans(self, budgets: Sequence[int]) -> tuple[TracedBudgetPlan, ...]:
         """Return a plan per budget, in the order given."""
@@ -172,7 +173,7 @@ class BudgetPlanner:
         return tuple(found[budget] for budget in budgets)
 
     def _planner(self, recompute: bool) -> GapPlanner:
-        machine = self.yardstick.hierarchy
+        machine = self.baseline.hierarchy
         seconds = step_seconds(self.trace, machine.compute)
         return GapPlanner(self.trace, self.flow, self.held, seconds, machine, recompute)
 
@@ -184,17 +185,17 @@ class BudgetPlanner:
             candidates = candidates[:1]
         if not candidates:
             lowest = min(planners, key=lambda each: each.peak_bytes)
-            return self._described(budget, lowest.choices, apply_plan(self.trace, self.flow, lowest.choices))
+            return self._describe(budget, lowest.choices, apply_plan(self.trace, self.flow, lowest.choices))
         tried = []
         for planner in candidates:
             replay = apply_plan(self.trace, self.flow, planner.choices)
-            report, added_s = self.yardstick.quickest(replay.trace, budget)
-            hidden = self.yardstick.overlapped_share(report, added_s)
+            report, added_s = self.baseline.quickest(replay.trace, budget)
+            hidden = self.baseline.overlapped_share(report, added_s)
             tried.append((added_s, hidden, planner.choices, replay))
         added_s, hidden, choices, replay = min(tried, key=lambda each: each[0])
-        return self._described(budget, choices, replay, added_s, hidden)
+        return self._describe(budget, choices, replay, added_s, hidden)
 
-    def _described(
+    def _describe(
         self,
         budget: int,
         choices: Sequence[GapChoice],
@@ -213,11 +214,11 @@ class BudgetPlanner:
             offloaded=Figure(moved["offload"], "B"),
             recomputed=Figure(moved["recompute"], "B"),
             dropped=Figure(moved["drop"], "B"),
-            recompute_time=Figure(self._again_s(choices), "s"),
-            total=Figure(None if added_s is None else self.yardstick.compute_s + added_s, "s"),
+            recompute_time=Figure(self._recompute_s(choices), "s"),
+            total=Figure(None if added_s is None else self.baseline.compute_s + added_s, "s"),
             added=Figure(added_s, "s"),
             overlapped=Figure(hidden, ""),
-            tensors=self._listed(choices),
+            tensors=self._largest_choices(choices),
         )
 
     def _kept_bytes(self, choices: Sequence[GapChoice]) -> int:
@@ -225,11 +226,11 @@ class BudgetPlanner:
         away = (each.gap for each in choices if each.gap.start <= peak < each.gap.end)
         return self.held.peak_bytes - sum(values[gap.value].nbytes for gap in away)
 
-    def _again_s(self, choices: Sequence[GapChoice]) -> float:
-        seconds = step_seconds(self.trace, self.yardstick.hierarchy.compute)
+    def _recompute_s(self, choices: Sequence[GapChoice]) -> float:
+        seconds = step_seconds(self.trace, self.baseline.hierarchy.compute)
         return sum(float(seconds[step]) for choice in choices for step in choice.steps)
 
-    def _listed(self, choices: Sequence[GapChoice]) -> tuple[PlannedTensor, ...]:
+    def _largest_choices(self, choices: Sequence[GapChoice]) -> tuple[PlannedTensor, ...]:
         values, trace = self.flow.values, self.trace
         largest = sorted(choices, key=lambda each: -values[each.gap.value].nbytes)[:MOST_LISTED]
         return tuple(

@@ -18,13 +18,13 @@ from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, OpKind, T
 MOST_OPERATIONS = 64
 """Operations in one merged loop, inductor's ``max_fusion_size``."""
 FARTHEST_STEPS = 128
-"""Loops further apart in the trace than this are not tried."""
+"""Most steps between two loops that may be merged."""
 
 _ROW = {OpKind.POINTWISE, OpKind.ROW_REDUCTION, OpKind.ROW_AND_COLUMN, OpKind.COLUMN_THEN_POINTWISE}
 _TWO_LOOPS = {OpKind.ROW_AND_COLUMN, OpKind.COLUMN_THEN_POINTWISE}
 _LOOPS = _ROW | {OpKind.COLUMN_REDUCTION, OpKind.FULL_REDUCTION, OpKind.CONSTANT}
-_LAUNCHES_BESIDE = {"mean": 1, "max_pool2d_with_indices_backward": 3}
-"""Loops over the reduced elements, and those that prepare a scatter."""
+_EXTRA_LAUNCHES = {"mean": 1, "max_pool2d_with_indices_backward": 3}
+"""Further launches of an operation: loops over reduced elements, and those that prepare a scatter."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FusedKernel:
     """One loop or call of the compiled program."""
 
     steps: tuple[int, ...]
-    """Steps of the trace that it does."""
+    """Steps of the trace that it computes."""
     ops: tuple[str, ...]
     phase: str
     flops: float
@@ -40,7 +40,7 @@ class FusedKernel:
     written_bytes: int
     launches: int
     eager_bytes: int
-    """Bytes that its steps touch one by one."""
+    """Bytes that its steps read and write when they run one by one."""
     eager_launches: int
     inner: tuple[int, ...] = ()
     """Values that never reach memory."""
@@ -86,13 +86,13 @@ def _merges(operation: TracedOperation, optimizer: bool) -> bool:
 
 
 def _is_kernel(first: TracedOperation, count: int, optimizer: bool) -> bool:
-    """Whether steps are left to do: a constant alone is none once it is compiled."""
+    """Return whether a group is a kernel: a lone constant is folded when it is compiled."""
     folded = first.kind is OpKind.CONSTANT and _merges(first, optimizer)
     return first.runs and (count > 1 or not folded)
 
 
 class _Groups:
-    """Steps in disjoint groups; a merge that would make groups wait for each other is refused."""
+    """Steps in disjoint groups; a merge that would make two groups depend on each other is refused."""
 
     def __init__(self, flow: Dataflow) -> None:
         self._flow = flow
@@ -101,22 +101,22 @@ class _Groups:
         self._steps: dict[int, list[int]] = {step: [step] for step in range(count)}
         self._producers = [sorted(set(flow.producers(each))) for each in flow.operations]
         self._order: list[int | None] = list(range(count))
-        self._place = list(range(count))
+        self._positions = list(range(count))
 
     def members(self) -> Iterator[list[int]]:
         """Yield the steps of each group, by first step."""
         return iter(sorted(self._steps.values()))
 
     def join(self, operation: TracedOperation) -> None:
-        """Merge the step's group with those it shares contents with, the most shared bytes first."""
+        """Merge the step's group with the groups it shares values with, the most shared bytes first."""
         shared = self._shared_bytes(operation)
         for step in sorted(shared, key=lambda each: (-shared[each], -each)):
-            mine, other = self._group[operation.index], self._group[step]
-            if mine != other and self._may_merge(mine, other):
-                self._merge(mine, other)
+            own, other = self._group[operation.index], self._group[step]
+            if own != other and self._may_merge(own, other):
+                self._merge(own, other)
 
     def _shared_bytes(self, operation: TracedOperation) -> dict[int, int]:
-        """Return the bytes in common per group, which is named by its latest step."""
+        """Return the bytes shared with each group, by the latest step of the group."""
         shared: dict[int, int] = defaultdict(int)
         for index in operation.reads:
             value = self._flow.values[index]
@@ -138,16 +138,16 @@ class _Groups:
     def _same_loop(self, one: int, other: int) -> bool:
         first = [self._flow.operations[step] for step in self._steps[one]]
         second = [self._flow.operations[step] for step in self._steps[other]]
-        if not _alike(first, second):
+        if not _reduce_alike(first, second):
             return False
         domains = {each.domain for each in first}, {each.domain for each in second}
         if max(domains[0]) == max(domains[1]):
             return True
         small, large = (first, second) if max(domains[0]) < max(domains[1]) else (second, first)
-        return _follows(small, large) or self._is_inlined(small, large)
+        return _runs_over_reductions(small, large) or self._is_inlined(small, large)
 
     def _is_inlined(self, small: Sequence[TracedOperation], large: Sequence[TracedOperation]) -> bool:
-        """Whether a smaller pointwise loop is only needed by the larger one."""
+        """Return whether the smaller loop is pointwise and only the larger one uses its results."""
         if any(each.kind not in (OpKind.POINTWISE, OpKind.CONSTANT) for each in small):
             return False
         inside = {each.index for each in (*small, *large)}
@@ -155,9 +155,9 @@ class _Groups:
         return all(not value.stays and inside.issuperset(value.consumers) for value in made)
 
     def _merge(self, one: int, other: int) -> None:
-        """Merge two groups unless the later one also waits for the earlier one through a third."""
-        early, late = sorted((one, other), key=self._place.__getitem__)
-        start, end = self._place[early], self._place[late]
+        """Merge two groups, unless the later one also depends on the earlier one through a third."""
+        early, late = sorted((one, other), key=self._positions.__getitem__)
+        start, end = self._positions[early], self._positions[late]
         between = [group for group in self._order[start + 1 : end] if group is not None]
         after = {early}
         for group in between:
@@ -174,20 +174,20 @@ class _Groups:
         self._steps[late] = sorted(self._steps[late] + steps)
 
     def _arrange(self, groups: Sequence[int], start: int, end: int) -> None:
-        """Put ``groups`` in this order at the end of the places ``start`` to ``end``."""
+        """Put ``groups`` in this order at the end of the positions ``start`` to ``end``."""
         first = end + 1 - len(groups)
         self._order[start:first] = [None] * (first - start)
-        for place, group in enumerate(groups, start=first):
-            self._order[place] = group
-            self._place[group] = place
+        for position, group in enumerate(groups, start=first):
+            self._order[position] = group
+            self._positions[group] = position
 
     def _groups_before(self, group: int) -> set[int]:
         producers = (each for step in self._steps[group] for each in self._producers[step])
         return {self._group[producer] for producer in producers} - {group}
 
 
-def _alike(first: Sequence[TracedOperation], second: Sequence[TracedOperation]) -> bool:
-    """Whether both reduce the same way: slow axes only with slow axes, everything with pointwise loops."""
+def _reduce_alike(first: Sequence[TracedOperation], second: Sequence[TracedOperation]) -> bool:
+    """Return whether both reduce alike: slow axes only with slow axes, all axes only with pointwise loops."""
     kinds = [{each.kind for each in group} - {OpKind.CONSTANT} for group in (first, second)]
     columns = [OpKind.COLUMN_REDUCTION in each for each in kinds]
     if any(columns):
@@ -197,8 +197,8 @@ def _alike(first: Sequence[TracedOperation], second: Sequence[TracedOperation]) 
     return True
 
 
-def _follows(small: Sequence[TracedOperation], large: Sequence[TracedOperation]) -> bool:
-    """Whether the smaller loop runs over what the larger one's reductions made."""
+def _runs_over_reductions(small: Sequence[TracedOperation], large: Sequence[TracedOperation]) -> bool:
+    """Return whether the smaller loop runs over the results of the larger one's row reductions."""
     made = {each.outer for each in large if each.kind is OpKind.ROW_REDUCTION}
     return {each.domain for each in small} <= made
 
@@ -214,22 +214,23 @@ def _kernel(flow: Dataflow, operations: Sequence[TracedOperation]) -> FusedKerne
         ops=tuple(each.op for each in operations),
         phase=operations[0].phase,
         flops=sum(each.flops for each in operations),
-        read_bytes=sum(values[v].nbytes for v in read) + sum(_again(flow, each) for each in operations),
+        read_bytes=sum(values[v].nbytes for v in read)
+        + sum(_reread_bytes(flow, each) for each in operations),
         written_bytes=sum(values[v].nbytes for v in written),
-        launches=1 + _launches_beside(operations),
+        launches=1 + _extra_launches(operations),
         eager_bytes=sum(each.nbytes for each in operations),
         eager_launches=sum(each.runs for each in operations),
         inner=tuple(sorted(made - written)),
     )
 
 
-def _launches_beside(operations: Sequence[TracedOperation]) -> int:
-    """Return the launches after the first: a second loop, or what an operation always brings along."""
+def _extra_launches(operations: Sequence[TracedOperation]) -> int:
+    """Return the number of launches after the first: a second loop, and those of ``_EXTRA_LAUNCHES``."""
     second = any(each.kind in _TWO_LOOPS for each in operations)
-    return second + sum(_LAUNCHES_BESIDE.get(base_name(each.op), 0) for each in operations)
+    return second + sum(_EXTRA_LAUNCHES.get(base_name(each.op), 0) for each in operations)
 
 
-def _again(flow: Dataflow, operation: TracedOperation) -> int:
+def _reread_bytes(flow: Dataflow, operation: TracedOperation) -> int:
     """Return the bytes that an operation's second loop reads again."""
     if operation.kind not in _TWO_LOOPS:
         return 0
@@ -238,7 +239,7 @@ def _again(flow: Dataflow, operation: TracedOperation) -> int:
 
 
 def _layout_copies(flow: Dataflow) -> Iterator[FusedKernel]:
-    """Yield the loops that bring images and weights into the layout that convolutions like best."""
+    """Yield the loops that copy images and weights to the layout that convolutions prefer."""
     for operation in flow.operations:
         if base_name(operation.op) == "convolution":
             given = [v for v in map(flow.values.__getitem__, operation.reads) if v.producer < 0]

@@ -69,9 +69,9 @@ def predict_trace(
     capacity = machine.tiers[0].capacity_bytes
     sizes = None if budgets is None else [size_of(each, lambda: held.peak_bytes) for each in budgets]
     floor = int(memory.hard_floor.value or 0)
-    yardstick = Baseline.of(trace, machine)
-    fitter = Fitter(trace, yardstick, held.peak_bytes, floor, time.eager.bound)
-    planner = BudgetPlanner(trace, flow, held, yardstick)
+    baseline = Baseline.of(trace, machine)
+    fitter = Fitter(trace, baseline, held.peak_bytes, floor, time.eager.bound)
+    planner = BudgetPlanner(trace, flow, held, baseline)
     shares = [int(share * held.peak_bytes) for share in SHARES]
     verdicts = [capacity] if sizes is None else sizes
     return CompilePrediction(

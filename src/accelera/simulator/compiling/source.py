@@ -83,7 +83,7 @@ def predict_level(functions: Sequence[FunctionFacts], level: int) -> LevelPredic
         Figure(left, ""),
         Figure(left / whole if whole else 1.0, ""),
         Figure(sum(each.constant or each.dead for each in written) if level >= 1 else 0, ""),
-        Figure(sum(_moves(each) for each in written) if level >= 2 else 0, ""),
+        Figure(sum(_is_hoistable(each) for each in written) if level >= 2 else 0, ""),
         Figure(len(repeated) if level >= 2 else 0, ""),
         Figure(plain if level >= 3 else 0, ""),
         Figure(_tensor_loops(functions, merged=level >= 2), ""),
@@ -119,8 +119,8 @@ def _iterations(loops: Sequence[LoopFacts], level: int) -> float:
     return count / LANES if level >= 3 and loops[-1].plain else count
 
 
-def _moves(each: SourceOperation) -> bool:
-    """Whether the innermost loop around it does not change it."""
+def _is_hoistable(each: SourceOperation) -> bool:
+    """Return whether it can be moved out of its innermost loop: nothing in the loop changes it."""
     live = each.pure and not each.constant and not each.dead
     return live and bool(each.loops) and _unchanged_in(each.loops[-1], each)
 

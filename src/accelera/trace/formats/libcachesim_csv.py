@@ -45,10 +45,10 @@ def read(path: Path) -> Trace:
     header = _has_header(path)
     cells = cells_of(path) if header else cells_of(path, names=_COLUMNS)
     by_name = {str(column).strip(" #").lower(): column for column in cells.columns}
-    ids, sizes = _among(path, by_name, _IDS), _among(path, by_name, _SIZES)
+    ids, sizes = _column_named(path, by_name, _IDS), _column_named(path, by_name, _SIZES)
     table = cells[[ids, sizes]].set_axis(["tensor_id", "size_bytes"], axis=1)
     return trace_of_table(
-        _with_one_size_each(table),
+        _with_largest_sizes(table),
         path,
         label=lambda row: f"{path}: line {row + 1 + header}",
         called={"tensor_id": str(ids), "size_bytes": str(sizes)},
@@ -56,12 +56,12 @@ def read(path: Path) -> Trace:
 
 
 def _has_header(path: Path) -> bool:
-    """Whether the first line holds names: no cell of it is a number."""
+    """Return whether the first line holds names: no cell of it is a number."""
     with path.open(encoding="utf-8", errors="replace") as file:
         return not any(cell.strip().isdigit() for cell in file.readline().split(","))
 
 
-def _among(path: Path, by_name: dict[str, Any], known: tuple[str, ...]) -> Any:
+def _column_named(path: Path, by_name: dict[str, Any], known: tuple[str, ...]) -> Any:
     for name in known:
         if name in by_name:
             return by_name[name]
@@ -70,7 +70,7 @@ def _among(path: Path, by_name: dict[str, Any], known: tuple[str, ...]) -> Any:
     )
 
 
-def _with_one_size_each(table: pd.DataFrame) -> pd.DataFrame:
+def _with_largest_sizes(table: pd.DataFrame) -> pd.DataFrame:
     """Give every object its largest size; sizes that are no numbers stay, to be refused."""
     sizes = as_numbers(table["size_bytes"])
     if sizes.isna().any():

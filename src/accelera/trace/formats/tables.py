@@ -61,7 +61,7 @@ def _check_facts(path: Path, facts: Any, events: int) -> None:
                 f"[read_trace] {path}: {name} is {shown(facts.get(name), repr)}, not a {kind.__name__}; "
                 "write it again"
             )
-    if not _is_sound(facts["idle_steps"], events):
+    if not _is_idle_steps(facts["idle_steps"], events):
         raise TraceFormatError(
             f"[read_trace] {path}: idle_steps is {shown(facts['idle_steps'], repr)}, and must hold lists of "
             "one length: step, op, flops, seconds; write it again"
@@ -93,8 +93,8 @@ def _are_steps(found: Any) -> bool:
     return isinstance(found, list) and all(_is_index(each, MOST_STEPS) for each in found)
 
 
-def _is_sound(idle: dict[str, Any], events: int) -> bool:
-    """Whether these are steps without events as ``idle_steps`` gives them."""
+def _is_idle_steps(idle: dict[str, Any], events: int) -> bool:
+    """Return whether ``idle`` describes steps without events in the form of ``idle_steps``."""
     columns: list[Any] = [idle.get(name) for name in ("step", "op", "flops", "seconds")]
     if not all(isinstance(column, list) for column in columns):
         return False
