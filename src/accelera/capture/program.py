@@ -53,7 +53,7 @@ class UserProgram(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What to call it in a report."""
+        """Name of the program in a report."""
         return (
             f"{self.kind} {self.what}" if self.kind == "-m" else {"file": self.what}.get(self.kind, self.kind)
         )

@@ -147,17 +147,17 @@ class StrategyManager:
 
     @property
     def strategy(self) -> ExecutionStrategy:
-        """Where work runs, as it was given."""
+        """The strategy that the manager was given."""
         return self._strategy
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What results call those that carry tasks out: the CPU's name, then the GPU's if there is one."""
+        """Names of the devices in results: the CPU's, then the GPU's if there is one."""
         return (self._cpu.name,) if self._gpu is None else (self._cpu.name, self._gpu.name)
 
     @property
     def observers(self) -> tuple[Observer, ...]:
-        """Who hears of everything that happens."""
+        """Observers of all batches and streams."""
         return self._observers
 
     @classmethod

@@ -25,7 +25,7 @@ class TaskFailure:
 
     @property
     def note(self) -> str:
-        """Where it happened, for people."""
+        """Text that names the task and its device."""
         return f"task {self.index} on {self.device}"
 
     def __str__(self) -> str:

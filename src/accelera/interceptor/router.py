@@ -47,13 +47,13 @@ class InterceptedCall(abc.ABC):
     result_bytes: int
     """New memory for the result; 0 when the caller gave it."""
     temporary_bytes: int
-    """What torch's kernel takes besides in one piece: copies of operands that it cannot read as they are."""
+    """Bytes that torch's kernel takes besides in one piece: copies of operands it cannot read in place."""
     counts_direct = True
     """Whether a direct call is counted; not where all that it is composed of is."""
 
     @property
     def added_bytes(self) -> int:
-        """What torch's kernel adds in one piece."""
+        """Bytes that torch's kernel adds in one piece."""
         return self.result_bytes + self.temporary_bytes
 
     def wants_pieces(self, config: InterceptionConfig) -> bool:

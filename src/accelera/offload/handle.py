@@ -37,7 +37,7 @@ class Offloaded:
         self._model = weakref.ref(model)
         self._training = training
         self.caches = tuple(caches)
-        """What keeps the bytes, one for each device."""
+        """The caches that hold the bytes, one per device."""
         self.plan = plan
         """What was predicted, when the model was offloaded with ``inputs``; else None."""
         self.restored = False
@@ -45,7 +45,7 @@ class Offloaded:
 
     @property
     def cache(self) -> BlockCache:
-        """What keeps the bytes, of several the first device's."""
+        """The cache that holds the bytes; of several the first device's."""
         return self.caches[0]
 
     @property

@@ -91,7 +91,7 @@ class AgentResources:
 
     @property
     def asked(self) -> dict[str, float]:
-        """What a node must have, as Ray names it."""
+        """Resources that a node must have, under Ray's names."""
         asked = {"CPU": self.num_cpus or 1, "GPU": self.num_gpus, **self.resources}
         return {name: amount for name, amount in asked.items() if amount}
 

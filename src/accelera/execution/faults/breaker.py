@@ -58,7 +58,7 @@ class Breaker:
         self._dice = random.Random() if dice is None else dice
         self._state = BreakerState.CLOSED
         self.reason = ""
-        """Which failure opened it last."""
+        """The failure that opened it last."""
         self._recent: deque[_BreakerOutcome] = deque(maxlen=WINDOW)
         self._cooldown_s = FIRST_COOLDOWN_S
         self._opens_until = 0.0
@@ -67,7 +67,7 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """What is let through now."""
+        """Present state."""
         return self._state
 
     @property

@@ -210,11 +210,11 @@ class Telemetry:
         self._fallback_kinds: set[FailureKind] = set()
 
     def uses(self, device: str, memory_available: Callable[[], int]) -> None:
-        """A manager was made with a GPU."""
+        """Tell observers that a manager was made with a GPU."""
         self._notify("on_device", device, memory_available)
 
     def decided(self, decision: Decision, task_count: int) -> None:
-        """A strategy was chosen."""
+        """Report that a strategy was chosen for a batch."""
         self._waiting = task_count
         self._hybrid = decision.strategy.kind is StrategyKind.HYBRID
         if self._observers:
@@ -223,13 +223,13 @@ class Telemetry:
         log_begin(task_count, decision)
 
     def streams(self, number: int, decision: Decision) -> None:
-        """A stream begins."""
+        """Report the beginning of a stream."""
         self._queued = 0
         self._hybrid = decision.strategy.kind is StrategyKind.HYBRID
         self._notify("on_stream", number, decision)
 
     def waits(self, change: int) -> None:
-        """So many tasks of a stream were drawn; below 0: are done."""
+        """Add drawn tasks of a stream to its queue depth; a negative ``change`` removes done ones."""
         if not self._observers:
             return
         with self._lock:
@@ -239,7 +239,7 @@ class Telemetry:
         self._notify("on_queue", change)
 
     def streamed(self, number: int, report: StreamReport) -> None:
-        """A stream is over."""
+        """Report the end of a stream."""
         with self._lock:
             left, self._queued = self._queued, None
         if left:
@@ -247,14 +247,14 @@ class Telemetry:
         self._notify("on_stream_end", number, report)
 
     def done(self, result: ExecutionResult[Any], totals: ManagerTotals) -> None:
-        """The batch is over: log it, count it in ``totals``, tell observers."""
+        """Log a finished batch, count it in ``totals``, tell observers."""
         log_end(result)
         totals.count(self)
         self._clear_waiting()
         self._notify("on_done", result)
 
     def failed(self, error: BaseException, seconds: float, totals: ManagerTotals) -> None:
-        """The batch ended with an exception: log it, count it in ``totals``, tell observers."""
+        """Log a batch that ended with an exception, count it in ``totals``, tell observers."""
         log_failed(seconds, error, self.fallen_back > 0)
         totals.count(self, failed=True)
         self._clear_waiting()
@@ -263,10 +263,10 @@ class Telemetry:
     def ran(
         self, device: str, task_count: int, seconds: float, *, whole: bool = True, counted: bool = False
     ) -> None:
-        """``device`` has outputs of some tasks, which are brought next; what failed counts by itself.
+        """Report a piece that ``device`` ran, before its outputs are delivered; failed tasks count apart.
 
-        ``whole``: they are all that it took at once, so that the time is theirs. ``counted``: as tasks of the
-        device, already here; otherwise ``count_tasks`` does so when they are brought.
+        ``whole``: every task of the piece has an output, so that the time is a sample. ``counted``: add the
+        tasks to the device's share now; otherwise ``count_tasks`` does so when the outputs are delivered.
         """
         with self._lock:
             share = self._share(device)
@@ -304,19 +304,19 @@ class Telemetry:
             return {name: DeviceShare(share.tasks, share.batches, share.busy_s) for name, share in each}
 
     def retried(self, index: int, error: BaseException, device: str) -> None:
-        """A task is tried again."""
+        """Count and report a retry of a task."""
         with self._lock:
             self.retries += 1
         self._notify("on_retry", index, error, device)
 
     def split(self, device: str, task_count: int, error: BaseException) -> None:
-        """``device`` ran out of memory on so many tasks at once."""
+        """Count and report that ``device`` ran out of memory on ``task_count`` tasks at once."""
         with self._lock:
             self.oom_splits += 1
         self._notify("on_split", device, task_count, error)
 
     def fell_back(self, device: str, task_count: int, error: BaseException) -> None:
-        """Tasks of ``device`` go to the CPU."""
+        """Count and report tasks of ``device`` that fall back to the CPU."""
         kind = kind_of(error)
         if kind is FailureKind.USER:
             kind = FailureKind.UNKNOWN
@@ -331,7 +331,7 @@ class Telemetry:
         self._notify("on_fallback", device, task_count, error)
 
     def breaker(self, device: str, state: str) -> None:
-        """The breaker of ``device`` changed."""
+        """Report a new state of the breaker of ``device``."""
         self._notify("on_breaker", device, state)
 
     def _share(self, device: str) -> DeviceShare:

@@ -116,7 +116,7 @@ class Ranks:
 
     @property
     def each(self) -> dict[str, float]:
-        """What one rank reserves, as Ray names it."""
+        """Resources that one rank reserves, under Ray's names."""
         return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
 
     def check_fit(self, nodes: list[dict[str, Any]]) -> None:
