@@ -30,11 +30,11 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def total_bytes(self) -> int:
-        """Capacity of the memory this device works in, honouring cgroup limits on the host."""
+        """Return the capacity of the device's memory; on the host at most the cgroup limit."""
 
     @abc.abstractmethod
     def available_bytes(self) -> int:
-        """Bytes that can be allocated now."""
+        """Return the bytes that can be allocated now."""
 
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> DeviceArray:
@@ -45,7 +45,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def release(self, buffer: DeviceArray) -> None:
-        """Give a buffer from ``allocate`` back; what views of it hold is undefined from then on.
+        """Release a buffer of ``allocate``; the contents of its views are undefined from then on.
 
         Raises DeviceError when the buffer is not (or no longer) one of this device's.
         """
@@ -64,7 +64,7 @@ class Device(abc.ABC):
     def upload(self, host: np.ndarray[Any, Any], target: DeviceArray) -> None:
         """Copy host data into a device array of the same shape, converting the dtype if it differs.
 
-        ``host`` may be reused on return; work handed over later sees the data.
+        ``host`` may be reused on return; operations called later see the data.
         """
 
     @abc.abstractmethod
@@ -75,24 +75,24 @@ class Device(abc.ABC):
         """
 
     def lends(self, host: np.dtype[Any], held: np.dtype[Any]) -> bool:
-        """Return whether ``lend_host`` spares a copy where elements are ``host`` there and ``held`` here."""
+        """Return whether ``lend_host`` saves a copy of ``host`` elements, held as ``held`` on the device."""
         return False
 
     def lend_host(self, *, wait: bool = True) -> np.ndarray[Any, Any] | None:
-        """Return host memory, as bytes, for one piece: ``upload`` takes it from there without another copy.
+        """Return host memory, as bytes, for one piece, from which ``upload`` copies without staging.
 
-        A dense array at its start is meant, in any order of axes. It is lent until ``take_back``, to one
-        thread. None when all is lent and ``wait`` is false. Only for devices that ``lends`` says of.
+        The piece is a dense array at its start, in any order of axes. The memory is lent to one thread until
+        ``take_back``. None when all is lent and ``wait`` is false. Only where ``lends`` returns True.
         """
         raise NotImplementedError(f"[lend_host] {self.name} lends no memory")
 
     def take_back(self, memory: np.ndarray[Any, Any]) -> None:
-        """Take back what ``lend_host`` returned."""
+        """Take back memory of ``lend_host``."""
 
     def begin_download(self, source: DeviceArray, host: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """Begin ``download``; return what waits until ``host`` is complete.
+        """Begin ``download``; return a function that waits until ``host`` is complete.
 
-        Into memory that was lent it goes on meanwhile; into any other it is done on return.
+        Into lent memory the copy runs asynchronously; into other memory it is done on return.
         """
         self.download(source, host)
         return lambda: None
@@ -100,8 +100,8 @@ class Device(abc.ABC):
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Copy between a view of a buffer and an array of another owner, both in this device's memory.
 
-        Shapes are equal; elements are converted as by ``upload``. Whoever has the array has waited for work
-        on it before, and may use it on return. Only for devices whose ``name`` is the tier of stores.
+        Shapes are equal; elements are converted as by ``upload``. The owner of the array must have waited for
+        earlier work on it, and may use it on return. Only for devices whose ``name`` is the tier of stores.
         """
         raise NotImplementedError(f"[copy] {self.name} holds no arrays of others")
 
@@ -129,7 +129,7 @@ class Device(abc.ABC):
     def multiplies(self, dtype: np.dtype[Any]) -> bool:
         """Return whether ``gemm`` and ``gram`` take elements of ``dtype``; asked before a plan is made.
 
-        Of a half type: whether they take factors of it and sum in float32, the type of the result.
+        For a half type: whether they take such factors and sum in float32, the type of the result.
         """
         return dtype in FLOATING or dtype in INTEGERS
 
@@ -137,7 +137,7 @@ class Device(abc.ABC):
     def gram(self, a: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:
         """``c = aᴴ @ a`` or ``c += aᴴ @ a`` for ``(…, k, n) -> (…, n, n)`` at about half the flops.
 
-        Only the upper triangle, diagonal included, is meant: what lies below it is undefined until
+        Only the upper triangle, diagonal included, is computed: the elements below are undefined until
         ``symmetrize``. Types, orders and errors as for ``gemm``.
         """
 
@@ -147,27 +147,27 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def workspace_bytes(self) -> int:
-        """The most that arithmetic takes on top of the tiles, in the memory the tiles lie in.
+        """Return the most bytes that arithmetic takes besides the tiles, in the memory of the tiles.
 
         Holds for one computing thread at a time and for arrays that ``can_take`` accepts; each
         call on others takes up to ``packing_bytes`` more while it runs.
         """
 
     def packing_bytes(self) -> int:
-        """The most that one call takes for operands that ``can_take`` rejects."""
+        """Return the most bytes that one call takes for operands that ``can_take`` rejects."""
         return 0
 
     def staging_bytes(self) -> int:
-        """Host RAM that transfers take, once and for all (pinned buffers of an accelerator)."""
+        """Return the bytes of host RAM of all transfers together (pinned buffers of an accelerator)."""
         return 0
 
     def can_take(self, array: DeviceArray) -> bool:
-        """Return whether arithmetic reads ``array`` as it lies; others are packed block by block."""
+        """Return whether arithmetic reads ``array`` without packing it block by block."""
         return array is not None
 
     @abc.abstractmethod
     def synchronize(self) -> None:
-        """Wait until all work handed over is done; raise what it raised."""
+        """Wait until all work is done; raises its first error."""
 
     def empty_cache(self) -> None:
         """Return cached memory to the system where the device keeps any."""

@@ -42,11 +42,11 @@ class CpuDevice(Device):
         self._blas = blas()
 
     def total_bytes(self) -> int:
-        """RAM, or the smallest control-group limit."""
+        """Return the RAM, or the smallest control-group limit."""
         return host_memory().limit_bytes
 
     def available_bytes(self) -> int:
-        """RAM that can be had without swapping and without meeting a control group's limit."""
+        """Return the RAM free to use without swapping and within every control group's limit."""
         return host_memory().available_bytes
 
     @property
@@ -116,11 +116,11 @@ class CpuDevice(Device):
         return known and products.is_takeable(array if array.ndim > 1 else array.reshape(-1, 1))
 
     def workspace_bytes(self) -> int:
-        """Bound on the BLAS library's and the integer kernel's packing memory."""
+        """Return a bound of the packing memory of the BLAS library and the integer kernel."""
         return max(self._blas.workspace_bytes(), igemm_workspace_bytes(8, self._blas.threads.most))
 
     def packing_bytes(self) -> int:
-        """Memory for blocks of operands that ``can_take`` rejects."""
+        """Return the bytes for packed blocks of operands that ``can_take`` rejects."""
         return products.PACKING_BYTES
 
     @property

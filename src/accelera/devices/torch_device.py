@@ -58,11 +58,11 @@ class TorchDevice(Device):
         self._halves: dict[np.dtype[Any], bool] = {}
 
     def total_bytes(self) -> int:
-        """The accelerator's memory, or the host's for ``"cpu"``."""
+        """Return the size of the accelerator's memory, or the host's for ``"cpu"``."""
         return self._memory()[1]
 
     def available_bytes(self) -> int:
-        """Free memory, with what torch keeps for reuse, less what transfers and products will take."""
+        """Return the free memory, torch's cache included, less what transfers and products will take."""
         return max(0, self._memory()[0] - self.workspace_bytes())
 
     @property
@@ -100,21 +100,21 @@ class TorchDevice(Device):
         return buffer[:count].view(typed).view(ordered_shape).permute(*np.argsort(order).tolist())
 
     def upload(self, host: np.ndarray[Any, Any], target: torch.Tensor) -> None:
-        """Hand ``host`` over to the copy stream; it is pinned memory's by the time this returns."""
+        """Queue the copy on the upload stream; on return ``host`` is copied to pinned memory."""
         check_upload(host.shape, tuple(target.shape), "upload")
         check_cast("upload", host.dtype, numpy_dtype(target.dtype))
         with translated("upload", f"{format_bytes(host.nbytes)} to {self.name}"):
             self._staging.upload(host, target)
 
     def download(self, source: torch.Tensor, host: np.ndarray[Any, Any]) -> None:
-        """Copy once the work that writes ``source`` is done; waits for the data."""
+        """Copy after the work that writes ``source``, and wait for the data."""
         check_upload(tuple(source.shape), host.shape, "download")
         check_cast("download", numpy_dtype(source.dtype), host.dtype)
         with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
             self._staging.download(source, host)
 
     def lends(self, host: np.dtype[Any], held: np.dtype[Any]) -> bool:
-        """Return whether elements travel as the host has them."""
+        """Return whether elements are transferred in the host's type."""
         return wire_dtype(host, torch_dtype(held, self._device), self._device) == host
 
     def lend_host(self, *, wait: bool = True) -> np.ndarray[Any, Any] | None:
@@ -123,11 +123,11 @@ class TorchDevice(Device):
             return self._staging.lend(wait=wait)
 
     def take_back(self, memory: np.ndarray[Any, Any]) -> None:
-        """Take a buffer back; it is lent again when what was sent from it has arrived."""
+        """Take a buffer back; it is lent again once its upload is done."""
         self._staging.take_back(memory)
 
     def begin_download(self, source: torch.Tensor, host: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """Copy beside what goes on into memory that was lent; return what waits for the data."""
+        """Begin an asynchronous copy into lent memory; return a function that waits for the data."""
         check_upload(tuple(source.shape), host.shape, "download")
         check_cast("download", numpy_dtype(source.dtype), host.dtype)
         with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
@@ -140,9 +140,9 @@ class TorchDevice(Device):
         return wait
 
     def transfer(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy bytes between host memory and a buffer, beside the work that goes on, and wait for them.
+        """Copy bytes between host memory and a buffer on a copy stream, and wait for them.
 
-        Straight, without staging: pinned host memory makes it as fast as the bus.
+        There is no staging: from and to pinned host memory it is as fast as the bus.
         """
         up = target.device.type == self._device.type
         stream = self._lanes.up if up else self._lanes.down
@@ -154,7 +154,7 @@ class TorchDevice(Device):
                 event.synchronize()
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy on the device, beside the work that goes on, and wait for it: the host sees no element."""
+        """Copy within the device on a copy stream, and wait for it."""
         check_upload(tuple(source.shape), tuple(target.shape), "copy")
         check_cast("copy", numpy_dtype(source.dtype), numpy_dtype(target.dtype))
         up = self._lanes.key(target) in self._buffers
@@ -169,11 +169,11 @@ class TorchDevice(Device):
                 event.synchronize()
 
     def admit(self, *buffers: torch.Tensor) -> None:
-        """Let what torch is told next on the current stream wait for transfers of these buffers."""
+        """Let later work on the current stream wait for transfers of these buffers."""
         self._lanes.admit(buffers)
 
     def used(self, *buffers: torch.Tensor) -> None:
-        """Let transfers of these buffers wait for what torch was told so far on the current stream."""
+        """Let transfers of these buffers wait for the present work on the current stream."""
         self._lanes.used(buffers)
 
     def gemm(
@@ -220,15 +220,15 @@ class TorchDevice(Device):
         return array.ndim < 2 or torch_products.is_takeable(array)
 
     def workspace_bytes(self) -> int:
-        """The transfers' buffers on the device, and what the product library keeps."""
+        """Return the bytes of the transfers' device buffers and of the product library's workspace."""
         return self._staging.device_bytes + self._library_bytes
 
     def packing_bytes(self) -> int:
-        """Memory for blocks of operands that are conjugated or that ``can_take`` rejects."""
+        """Return the bytes for packed blocks of operands that are conjugated or ``can_take`` rejects."""
         return torch_products.PACKING_BYTES
 
     def staging_bytes(self) -> int:
-        """Pinned host memory of the transfers."""
+        """Return the bytes of pinned host memory of the transfers."""
         return self._staging.host_bytes
 
     def synchronize(self) -> None:
@@ -259,7 +259,7 @@ class TorchDevice(Device):
         return self._halves[dtype]
 
     def _memory(self) -> tuple[int, int]:
-        """Return (bytes to be had, bytes in all)."""
+        """Return (available bytes, total bytes)."""
         if self._device.type == "cpu":
             host = host_memory()
             return host.available_bytes, host.limit_bytes

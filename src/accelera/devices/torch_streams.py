@@ -18,9 +18,9 @@ _WITHOUT_STREAMS = ("cpu", "mps", "meta")
 
 @contextlib.contextmanager
 def on_stream(stream: Any, device: torch.device) -> Iterator[None]:
-    """Make ``stream`` this thread's current one for a while; the current device stays what it is.
+    """Make ``stream`` this thread's current stream for the block; the current device stays the same.
 
-    Coming back to another device makes no context there, which would take half a gigabyte of its memory.
+    Restoring another device creates no context there, which would take half a gigabyte of its memory.
     """
     with torch.get_device_module(device).device(device):
         before = torch.accelerator.current_stream(device)
@@ -32,10 +32,10 @@ def on_stream(stream: Any, device: torch.device) -> Iterator[None]:
 
 
 def wait_for_current_work(name: str) -> None:
-    """Wait, on the host, for what this thread has given its current stream of the device of that name.
+    """Wait, on the host, for the work of this thread's current stream on the device of that name.
 
-    Threads have current streams of their own: what others do from now on comes after it. Nothing is to be
-    waited for where torch knows no such device, or no streams of it.
+    Other threads have current streams of their own: their later work then comes after it. Returns at once
+    where torch does not know the device, or it has no streams.
     """
     try:
         device = torch.device(name)
@@ -56,7 +56,7 @@ def new_stream(device: torch.device, priority: int = 0) -> Any:
 
 
 _URGENT = -1
-"""Priority of copies: what they do on the device does not queue behind the blocks of a large product."""
+"""Priority of copies, so that they do not queue behind the thread blocks of a large product."""
 
 
 @dataclass
@@ -67,11 +67,11 @@ class _BufferEvents:
     read: dict[int, Any] = field(default_factory=dict)
 
     def events(self) -> list[Any]:
-        """Return all of them."""
+        """Return all events."""
         return [*self.written.values(), *self.read.values()]
 
     def without(self, waited_for: Collection[int]) -> _BufferEvents:
-        """Return the marks whose events are not among those of these ids."""
+        """Return the events without those of these ids."""
         return _BufferEvents(
             *(
                 {stream: event for stream, event in events.items() if id(event) not in waited_for}
@@ -81,7 +81,7 @@ class _BufferEvents:
 
 
 class Lanes:
-    """An upload stream, a download stream, and the current stream, which computes."""
+    """An upload stream, a download stream, and the current stream, which computes; orders their work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -90,17 +90,17 @@ class Lanes:
         self.down = new_stream(device, _URGENT)
         """The stream of downloads."""
         self.asynchronous = self.up is not None
-        """Whether work goes on after the call that hands it over."""
+        """Whether calls return before their work is done."""
         self._marks: dict[int, _BufferEvents] = {}
         self._lock = threading.Lock()
 
     def key(self, tensor: torch.Tensor) -> int:
-        """Return what the buffer under ``tensor`` is known by."""
+        """Return the key of the buffer under ``tensor``: the address of its storage."""
         return tensor.untyped_storage().data_ptr()
 
     @contextlib.contextmanager
     def computing(self, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> Iterator[None]:
-        """Let the current stream wait for what these tensors wait for; mark them when the block ends."""
+        """Order the block's work on the current stream after earlier work on these tensors, and record it."""
         if not self.asynchronous:
             yield
             return
@@ -111,7 +111,7 @@ class Lanes:
     def working(
         self, stream: Any, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]
     ) -> Iterator[Any]:
-        """Make ``stream`` current, in the right order; yield the event recorded at the end, if any."""
+        """Make ``stream`` current, after earlier work on these tensors; yield the event of its end."""
         if not self.asynchronous:
             yield None
             return
@@ -128,14 +128,14 @@ class Lanes:
                 self._mark(event, stream, sources, targets, awaited)
 
     def admit(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let the current stream wait, before it goes on, for transfers of these tensors."""
+        """Let the current stream wait for transfers of these tensors."""
         if self.asynchronous:
             stream = torch.accelerator.current_stream(self._device)
             for event in self._awaited(reads=[], writes=[self.key(each) for each in tensors]):
                 stream.wait_event(event)
 
     def used(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let transfers of these tensors wait for what the current stream was handed so far."""
+        """Let transfers of these tensors wait for the present work of the current stream."""
         if self.asynchronous:
             stream = torch.accelerator.current_stream(self._device)
             event = torch.Event(self._device)
@@ -143,11 +143,11 @@ class Lanes:
             self._mark(event, stream, reads=[], writes=[self.key(each) for each in tensors], awaited=[])
 
     def born(self, buffer: torch.Tensor) -> None:
-        """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
+        """Let other streams wait, before they use a new buffer, for earlier uses of its memory."""
         self.used([buffer])
 
     def forget(self, key: int) -> None:
-        """Wait for all work on a buffer that is about to go."""
+        """Wait for all work on a buffer that is to be released."""
         with self._lock:
             marks = self._marks.pop(key, None)
         if marks is not None:
@@ -170,9 +170,9 @@ class Lanes:
     def _mark(
         self, event: Any, stream: Any, reads: list[int], writes: list[int], awaited: Iterable[Any]
     ) -> None:
-        """Note that ``event`` follows work on these buffers, and what it need not be remembered beside it.
+        """Record that ``event`` follows work on these buffers, and drop the events that it waited for.
 
-        Work on other streams that it did not wait for is still to be waited for by others.
+        Events of other streams that it did not wait for are kept: later work must wait for them too.
         """
         waited_for = set(map(id, awaited))
         with self._lock:

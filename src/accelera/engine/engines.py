@@ -157,7 +157,7 @@ class MemoryEfficientEngine(BaseEngine):
         """Return ``a @ b`` computed on the device in chunks of ``default_chunk_size`` rows."""
         route = route_by_fallback("default_chunk", self.default_chunk_size, fits_in_ram=True)
         request = MatmulRequest(a, b, None, RowChunking(), False, None, self._defaults())
-        return self._by_plan(request, route)
+        return self._matmul_by_plan(request, route)
 
     def _route(self, facts: RouteFacts | None) -> Route:
         total_bytes = 0 if facts is None else facts.total_bytes

@@ -140,12 +140,12 @@ def plan_gram_of(
     device: Device,
     options: OperationOptions = USUAL,
 ) -> Plan:
-    """Return the plan by which ``gram`` would go; nothing is read or allocated."""
+    """Return the plan that ``gram`` would follow; nothing is read or allocated."""
     return PlannedGram.of(a, out, side, options).plan(device)
 
 
 class _GramKernel:
-    """Computes one slab of one tile, and completes the tile after its last."""
+    """Computes one slab of one tile; after the last slab, completes the tile."""
 
     def __init__(self) -> None:
         self.result: Mirrored | None = None
@@ -168,14 +168,14 @@ class _GramKernel:
 
 
 def _make_diagonal_real(square: Any) -> None:
-    """Clear what rounding left of the imaginary parts on the diagonal of an array in RAM."""
+    """Set the imaginary parts on the diagonal of an array in RAM, which are rounding errors, to zero."""
     if isinstance(square, np.ndarray) and square.dtype.kind == "c":
         np.einsum("...ii->...i", square.imag)[...] = 0
 
 
 @final
 class Mirrored(Store):
-    """A Hermitian result of which one triangle is written: what is beside the diagonal goes to both."""
+    """A Hermitian result: blocks off the diagonal are written to both triangles."""
 
     def __init__(self, base: Store) -> None:
         self._base = base
@@ -186,12 +186,12 @@ class Mirrored(Store):
         return self._base.read(region, out)
 
     def write(self, region: Region, data: Array) -> int:
-        """Write ``data``, and its mirror image unless it touches the diagonal; return the bytes of both."""
+        """Write ``data``, and its conjugate transpose unless it touches the diagonal; return all bytes."""
         written = self._base.write(region, data)
         return written + (self.reflect(region, data) if region[-2].stop <= region[-1].start else 0)
 
     def reflect(self, region: Region, data: Array) -> int:
-        """Write the mirror image of ``data``, some rows at a time where it must be conjugated."""
+        """Write the conjugate transpose of ``data``, complex data some rows at a time; return its bytes."""
         *lead, rows, cols = region
         if self.dtype.kind != "c":
             return self._base.write((*lead, cols, rows), data.swapaxes(-1, -2))
@@ -205,12 +205,12 @@ class Mirrored(Store):
 
     @property
     def layout(self) -> Layout:
-        """The base's."""
+        """Layout of the base."""
         return self._base.layout
 
     @property
     def scratch_bytes(self) -> int:
-        """The base's."""
+        """Scratch bytes of the base."""
         return self._base.scratch_bytes
 
     def resident(self) -> Array | None:

@@ -78,7 +78,7 @@ class PlannedMatmul:
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
     ) -> Plan:
-        """Return the plan for ``device``; ``limit_bytes`` lowers the room further, whatever the tiles."""
+        """Return the plan for ``device``; with ``limit_bytes`` in less memory, with tiles of its own."""
         options = self.options
         instead = device.host_memory and options.host_budget_bytes is not None
         budget_bytes = options.host_budget_bytes if instead else options.budget_bytes
@@ -100,7 +100,7 @@ class PlannedMatmul:
         tiles: tuple[tuple[Span, Span], ...] | None = None,
         spec: Mapping[str, Any] | None = None,
     ) -> Plan:
-        """Return the plan of ``problem``, the whole product or a block of it, in ``room``."""
+        """Return the plan of ``problem``, the whole product or one block of it, within ``room``."""
         return self.options.planned(
             lambda window: plan_matmul(
                 problem,
@@ -120,7 +120,7 @@ class PlannedMatmul:
         )
 
     def problem(self, device: Device) -> MatmulProblem:
-        """Return the product as the planner sees it when ``device`` computes."""
+        """Return the planner's description of the product on ``device``."""
         a, b = as_matrices(self.a, self.b)
         factors, held = factor_dtype(a.dtype, device), held_dtype(a.dtype)
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
@@ -144,15 +144,15 @@ class PlannedMatmul:
         )
 
     def rates(self, device: Device) -> CostModel:
-        """Return how long moves and arithmetic take."""
+        """Return the cost model of moves and arithmetic on ``device``."""
         return cost_model(device)
 
     def describe_factor(self, name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:
-        """Return how the planner sees a factor."""
+        """Return the planner's description of a factor."""
         return describe(name, store, device, held)
 
     def beside(self) -> Mapping[str, int]:
-        """Return what the factors take besides blocks, in bytes."""
+        """Return the bytes that the factors take besides blocks, by purpose."""
         return {}
 
     def kernel(self, device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
@@ -161,7 +161,7 @@ class PlannedMatmul:
 
 
 def _result(target: ResultTarget, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
-    """Describe a result that does not exist yet, or the store that takes it."""
+    """Return the planner's description of a new result, or of the store that takes it."""
     plain = Operand("C", shape, target.dtype, held, "ram")
     if target.path is not None:
         return replace(
@@ -182,7 +182,7 @@ def _result(target: ResultTarget, shape: tuple[int, ...], device: Device, held: 
 
 
 def _chunk(chunk: tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return a result's chunk where the plan works with the same axes."""
+    """Return the result's chunk where the plan has the same axes, else None."""
     return chunk if chunk is not None and len(chunk) == len(shape) else None
 
 

@@ -170,7 +170,7 @@ class Progress:
     """Progress of a run."""
 
     done_steps: int
-    """Steps computed, and those met so far that an earlier run had computed."""
+    """Steps computed, and those skipped so far because an earlier run had computed them."""
     total_steps: int
     done_tiles: int
     """Blocks of the result that this run has completed."""
@@ -181,23 +181,23 @@ class Progress:
 
 
 class Observer:
-    """Listens to a run; every method does nothing unless overridden.
+    """Is told of the events of a run; every method does nothing unless overridden.
 
-    Observers are called from the thread that computes, so they must be quick. What they raise
+    Observers are called from the thread that computes, so they must be quick. An exception of theirs
     ends the run.
     """
 
     def on_start(self, plan: Plan) -> None:
-        """A run of ``plan`` begins (again, after a smaller plan replaced it)."""
+        """Called when a run of ``plan`` begins, also when a smaller plan replaces an earlier one."""
 
     def on_progress(self, progress: Progress) -> None:
-        """A step was computed."""
+        """Called after each step."""
 
     def on_finish(self, report: RunReport) -> None:
-        """The result is complete."""
+        """Called when the result is complete."""
 
     def on_error(self, error: BaseException) -> None:
-        """The run ends with ``error``."""
+        """Called when the run ends with ``error``."""
 
 
 class Observers(Observer):
@@ -232,7 +232,7 @@ PATIENCE_S = 0.5
 
 
 def draws_progress(enabled: bool = True) -> bool:
-    """Return whether a bar is drawn; loads what draws it, as no run's memory is to count that.
+    """Return whether a bar is drawn; loads the library that draws it before a run's memory is measured.
 
     ``ACCELERA_PROGRESS`` decides when ``enabled``: ``auto`` draws on a terminal or in a notebook.
     """
@@ -266,7 +266,7 @@ class ProgressObserver(Observer):
         self._task: TaskID | None = None
 
     def on_start(self, plan: Plan) -> None:
-        """Take note of the time; the bar appears only when the run turns out long."""
+        """Note the time; the bar appears only after ``patience_s``."""
         self._began_s = self._began_s or time.monotonic()
         self._name = plan.operation
 
@@ -285,11 +285,11 @@ class ProgressObserver(Observer):
         )
 
     def on_finish(self, report: RunReport) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._stop()
 
     def on_error(self, error: BaseException) -> None:
-        """Take the bar away, so that the error is readable."""
+        """Remove the bar, so that the error is readable."""
         self._stop()
 
     def _draw(self) -> tuple[Display, TaskID]:

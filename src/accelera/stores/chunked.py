@@ -20,7 +20,7 @@ COPIES = 3
 PIECE_BYTES = 4 << 20
 """Size of the pieces in which an array without chunks is moved."""
 _LARGE_BYTES = 1 << 20
-"""Chunks from this size on are worth giving back: it takes a tenth of the time of decoding them."""
+"""Least chunk after which freed memory is returned: that takes a tenth of the time of decoding it."""
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
@@ -95,16 +95,16 @@ class ChunkedStore(Store):
         return data.nbytes
 
     def _give_back(self) -> None:
-        """Return what the library freed to the system: threads' heaps keep buffers of a chunk otherwise."""
+        """Return memory that the library freed to the system: else threads' heaps keep a chunk's buffers."""
         if _malloc_trim is not None and math.prod(self.transfer_chunk) * self.dtype.itemsize >= _LARGE_BYTES:
             _malloc_trim(0)
 
     def _borders(self) -> Borders:
-        """Return where chunks end along each axis: one length, or every length in turn."""
+        """Return the chunk lengths along each axis: one length for all, or each length in turn."""
         return self.transfer_chunk
 
     def _write_borders(self) -> Borders:
-        """Return the same for what is written at once."""
+        """Return the same for the parts that are written at once."""
         return self._borders()
 
     def _pieces(self) -> Iterator[Region]:

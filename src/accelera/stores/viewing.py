@@ -45,7 +45,7 @@ class Viewing:
         order = range(n - 1, -1, -1) if axes is None else _whole_numbers("transpose", axes)
         if sorted(axis + n if axis < 0 else axis for axis in order) != list(range(n)):
             raise ShapeError(f"[transpose] axes {tuple(order)} of shape {self.shape}: name each axis once")
-        return self._with([self.shape[a] for a in order], [self.axes[a] for a in order])
+        return self._derived([self.shape[a] for a in order], [self.axes[a] for a in order])
 
     def broadcast_to(self, shape: Sequence[int]) -> Viewing:
         """Repeat axes of length one, and add leading ones, as NumPy does."""
@@ -57,14 +57,14 @@ class Viewing:
                 f"[broadcast_to] shape {self.shape} to {target}: axes must be equal or 1 from the right"
             )
         kept = [axis if have == want else None for axis, (have, want) in zip(self.axes, pairs, strict=True)]
-        return self._with(target, [None] * added + kept)
+        return self._derived(target, [None] * added + kept)
 
     def index(self, key: Key | tuple[Key, ...]) -> Viewing:
         """Take integers, slices, ``...`` and None, as basic NumPy indexing does.
 
         Raises IndexError for an integer out of range and TypeError for any other key.
         """
-        keys = _spelled_out(key if isinstance(key, tuple) else (key,), self.shape)
+        keys = _expanded_key(key if isinstance(key, tuple) else (key,), self.shape)
         starts, steps = list(self.starts), list(self.steps)
         shape: list[int] = []
         axes: list[int | None] = []
@@ -84,7 +84,7 @@ class Viewing:
                 axes.append(axis)
         return Viewing(check_shape("view", tuple(shape)), tuple(axes), tuple(starts), tuple(steps))
 
-    def _with(self, shape: Sequence[int], axes: Sequence[int | None]) -> Viewing:
+    def _derived(self, shape: Sequence[int], axes: Sequence[int | None]) -> Viewing:
         return Viewing(check_shape("view", tuple(shape)), tuple(axes), self.starts, self.steps)
 
     @property
@@ -125,14 +125,14 @@ class Viewing:
         key: list[Any] = [*self.starts, ...]
         for size, axis in zip(self.shape, self.axes, strict=True):
             if axis is not None:
-                key[axis] = _reach(self.starts[axis], self.steps[axis], size)
+                key[axis] = _slice_of(self.starts[axis], self.steps[axis], size)
         taken = array[tuple(key)].transpose(np.argsort(np.argsort(walked)))
         axes: Any = (*(None if axis is None else slice(None) for axis in self.axes), ...)
         spread: np.ndarray[Any, Any] = taken[axes]
         return np.broadcast_to(spread, self.shape) if self.repeats else spread
 
 
-def _reach(start: int, step: int, count: int) -> slice:
+def _slice_of(start: int, step: int, count: int) -> slice:
     stop = start + step * count
     return slice(0, 0) if count == 0 else slice(start, stop if stop >= 0 else None, step)
 
@@ -149,7 +149,7 @@ def _progression(item: int | slice, size: int) -> tuple[int, int, int]:
     return item % size, 1, 1
 
 
-def _spelled_out(key: tuple[Any, ...], shape: tuple[int, ...]) -> list[int | slice | None]:
+def _expanded_key(key: tuple[Any, ...], shape: tuple[int, ...]) -> list[int | slice | None]:
     """Return the key with integers made plain and ``...`` (or missing axes) written as full slices."""
     used = sum(item is not None and item is not Ellipsis for item in key)
     gaps = sum(item is Ellipsis for item in key)

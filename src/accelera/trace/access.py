@@ -77,7 +77,7 @@ class RunRecorder(Recorder, Protocol):
     """A recorder that is also told of the run as a whole."""
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """Record that a run begins, with the facts a replay needs: capacity, policy … (again if replanned)."""
+        """Record that a run begins, with facts for a replay: capacity, policy … (again if replanned)."""
 
     def took(self, step: int, seconds: float, flops: float) -> None:
         """Record that ``step`` took ``seconds`` for ``flops``; called from the thread that computes."""
