@@ -24,7 +24,7 @@ SPAN_BYTES = 16 << 10
 _PANEL_BYTES = 12 << 20
 """What a library packs of the right factor at once: at most 768 rows of ``SPAN_BYTES``."""
 _PER_THREAD_BYTES = 2 << 20
-"""Packed rows of the left factor and the library's own books."""
+"""Bytes for packed rows of the left factor and the library's own records."""
 
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _PLAIN, _TURNED, _ADJOINT = b"N", b"T", b"C"

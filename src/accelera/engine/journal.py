@@ -58,7 +58,7 @@ class Coverage:
             self.add(box)
 
     def add(self, box: Spans) -> None:
-        """Take note that ``box`` is stored."""
+        """Add ``box``, which is stored."""
         if box in self._boxes:
             return
         self._edges = None

@@ -1,6 +1,6 @@
 """Operands and results: opened, checked, described for the planner, and watched while they are in use.
 
-The kinds of operands are told apart without loading torch.
+The kinds of operands are distinguished without loading torch.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class OperationOptions:
     observers: Sequence[Observer] = ()
     recorder: Recorder | None = None
     adaptation: PressureWatch | None = None
-    """Where a run hears of memory pressure; None: nowhere."""
+    """Tells a run of memory pressure; None: the run does not watch for it."""
 
     def within(self, budget_bytes: int | None, host_budget_bytes: int | None = None) -> OperationOptions:
         """Return the same options with another budget."""

@@ -1,4 +1,4 @@
-"""Plans of operations on paper: operands, schedules, forecasts and the least bytes possible."""
+"""Plans of operations: operands, schedules, forecasts and the least bytes possible."""
 
 from accelera.lazily import renamed_names
 from accelera.plan.cost import CostModel

@@ -1,4 +1,4 @@
-"""Parts of a plan: operands and blocks on paper (shapes, layouts and sizes), steps, and their forecast."""
+"""Parts of a plan: descriptions of operands and blocks (shapes, layouts, sizes), steps and the forecast."""
 
 from __future__ import annotations
 

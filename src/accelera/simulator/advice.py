@@ -151,7 +151,7 @@ def ahead_words(depths: Sequence[Depth], lookahead: int) -> str:
 
 
 def memory_words(floor_bytes: int, knee_bytes: int, without_stalls_bytes: int, ample_bytes: int) -> str:
-    """Return how much memory is the least, pays best, ends the waiting, and is enough for everything."""
+    """Return a sentence on capacities: the least, the knee, the least without stalls, and room for all."""
     return (
         f"the largest step needs {format_bytes(floor_bytes)}; memory pays best up to "
         f"{format_bytes(knee_bytes)}, from {format_bytes(without_stalls_bytes)} nobody waits for want of it, "

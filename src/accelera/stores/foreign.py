@@ -1,4 +1,4 @@
-"""Arrays of other libraries (Zarr, h5py, dask, xarray, SciPy), told apart without importing any of them.
+"""Arrays of other libraries (Zarr, h5py, dask, xarray, SciPy), recognised without importing any of them.
 
 What can be read chunk by chunk is; what could only be loaded whole is refused, unless it is small.
 """

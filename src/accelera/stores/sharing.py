@@ -29,7 +29,7 @@ class Address:
     placement: Placement | None
     """Where in a flat file; None for a Zarr array."""
     sample: int
-    """Checksum of some of the bytes, by which another file of the same name is told apart."""
+    """Checksum of some of the bytes, to detect another file of the same name."""
     look: Viewing
 
     @contextmanager

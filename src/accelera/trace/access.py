@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Access:
-    """One event, as a recorder hears of it."""
+    """One event, as a recorder is told of it."""
 
     buffer: int
     """Dense id of the buffer within its trace, from 0."""

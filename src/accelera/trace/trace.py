@@ -231,7 +231,7 @@ class TraceLog:
         self._facts = dict(facts)
 
     def took(self, step: int, seconds: float, flops: float) -> None:
-        """Take note of a step's arithmetic and how long it took."""
+        """Record a step's floating-point operations and its seconds."""
         self._arithmetic[step] = seconds, flops
 
     def record(self, access: Access) -> None:

@@ -230,7 +230,7 @@ class BufferPool:
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
-        """Start loading ``buffer`` if it fits without a wait; return whether it is on its way."""
+        """Start loading ``buffer`` if it fits now; return whether it is loading or resident."""
         try:
             self.pin(buffer, nbytes, load, step=step)
         except BudgetExceededError:
@@ -267,7 +267,7 @@ class BufferPool:
         return moved
 
     def note_saved(self, buffer: int, *, step: int | None = None) -> None:
-        """Take note that the caller has written the contents of ``buffer`` to the next tier."""
+        """Note that the caller has written the contents of ``buffer`` to the next tier."""
         with self._lock:
             found = self._table[buffer]
             self._table.note_saved(found, found.step if step is None else step)
