@@ -89,6 +89,16 @@ def same_random_numbers() -> None:
             torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture
+def own_logger() -> Iterator[logging.Logger]:
+    """Return this library's logger, whose level and handlers are put back."""
+    logger = logging.getLogger("accelera")
+    level, handlers = logger.level, list(logger.handlers)
+    yield logger
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail the test that changes the process for those after it, not one of those that happens to notice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine import RunReport, pipeline
+from accelera.engine import Observer, Progress, RunReport, pipeline
 from accelera.engine import evaluate as evaluation
 from accelera.engine import gram as grams
 from accelera.engine.job import carry_out
@@ -16,6 +16,17 @@ from accelera.plan import Plan
 from accelera.stores import Store
 
 Found = tuple[Store, RunReport]
+
+
+class StopAfter(Observer):
+    """Ends a run, as Ctrl-C does, once so many blocks of the result are there, in whichever thread."""
+
+    def __init__(self, tiles: int) -> None:
+        self._tiles = tiles
+
+    def on_progress(self, progress: Progress) -> None:
+        if progress.done_tiles >= self._tiles:
+            raise KeyboardInterrupt
 
 
 def matmul(
