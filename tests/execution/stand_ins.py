@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from accelera.execution import TaskFailure
+from accelera.execution import Observer, TaskFailure
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def appended(folder: Path, task: int, text: str = "x") -> int:
+    """Append to the task's file; return how often that was done."""
+    with (folder / str(task)).open("a") as file:
+        file.write(text)
+        return file.tell()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+class Unreadable:
+    """Can be pickled, and not be unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+class Holding(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("holding a lock")
+        self.lock = threading.Lock()
+
+
+class Counting(Observer):
+    """Sums what devices are said to have done."""
+
+    def __init__(self) -> None:
+        self.tasks: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
+        with self.lock:
+            self.tasks[device] += task_count
 
 
 def blanked(outputs: Sequence[Any]) -> list[Any]:

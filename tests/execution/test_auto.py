@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +23,9 @@ from accelera.execution import (
 from accelera.execution.executors.device import default_gpu
 from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
 from accelera.execution.strategy.strategy import default_strategy
+from tests.children import answer_of
 from tests.execution.budgeted import TASK_BYTES
 
-ROOT = Path(__file__).parents[2]
 SLACK_BYTES = 12 << 20
 """What the interpreter itself may take meanwhile: threads' stacks and arenas."""
 HYBRID = Decision(ExecutionStrategy.Hybrid(), "given")
@@ -199,15 +198,6 @@ def test_the_measured_peak_stays_within_the_budget() -> None:
         (4, 6, "gpu", "execute"),
         (1, 6, "hybrid", "execute"),
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.execution.budgeted"],
-        cwd=ROOT,
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=840,
-    )
-    assert done.returncode == 0, done.stderr
-    for case, peak_bytes in zip(cases, json.loads(done.stdout), strict=True):
+    found = answer_of("-m", "tests.execution.budgeted", told=json.dumps(cases))
+    for case, peak_bytes in zip(cases, found, strict=True):
         assert TASK_BYTES // 2 <= peak_bytes <= case[0] * TASK_BYTES + SLACK_BYTES, case

@@ -18,30 +18,26 @@ from accelera.execution import (
     ThreadsExecutor,
 )
 from accelera.execution.tasks import batch
+from accelera.testing import BridgeGpu
 
 PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""
 
 
-class Hangs:
+class Hangs(BridgeGpu):
     """An executor in the manner of seed 002 that begins and does not come back before it is let go."""
 
     name = "hangs"
 
     def __init__(self) -> None:
+        super().__init__()
         self.began, self.go, self.back = threading.Event(), threading.Event(), threading.Event()
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         self.began.set()
         self.go.wait(PATIENCE_S)
         self.back.set()
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
-
-    def memory_available(self) -> int:
-        return 1 << 30
+        return super().execute_batch(tasks, process_fn)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, wait
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,29 +44,11 @@ from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, Sub
 from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
 from accelera.execution.tasks.balance import IndexSet
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import LocalCluster
-from tests.execution.stand_ins import blanked
+from accelera.testing import FakeGpu, LocalCluster, transient
+from tests.execution.stand_ins import Holding, Unreadable, blanked
+from tests.threads import run_in_threads
 
 pytestmark = pytest.mark.usefixtures("own_temporary_files")
-
-
-class Fake:
-    """A GPU that is as fast as a processor and fails now and then."""
-
-    def __init__(self) -> None:
-        self._batches = 0
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        self._batches += 1
-        if self._batches % 3 == 0:
-            raise RuntimeError("CUDA error: launch failed")
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
-
-    def memory_available(self) -> int:
-        return 1 << 30
 
 
 def double(number: int) -> int:
@@ -114,7 +97,8 @@ def test_streams_and_a_gpu_beside_it() -> None:
     executor = RayExecutor(LocalCluster())
     manager = StrategyManager(cpu=executor)
     assert [output for _, output in manager.stream(iter(range(300)), slow)] == list(range(300))
-    both = StrategyManager(executor, Fake(), ExecutionStrategy.Hybrid())
+    gpu = FakeGpu(faults=lambda call: transient() if call % 3 == 2 else None)
+    both = StrategyManager(executor, gpu, ExecutionStrategy.Hybrid())
     result = both.execute(range(300), slow)
     assert result.outputs == list(range(300))
     assert sum(share.tasks for share in result.per_device.values()) == 300
@@ -198,32 +182,20 @@ def test_what_cannot_be_sent_is_told_task_by_task() -> None:
         manager.execute([1], lambda task: lock)
 
 
-class _Unreadable:
-    """Can be pickled, and not be unpickled."""
-
-    def __reduce__(self) -> Any:
-        return int, ("no number",)
-
-
 @pytest.mark.parametrize("rerun", ["on_failure", "never"])
 def test_what_cannot_be_unpickled_fails_by_itself(rerun: Any) -> None:
     manager = StrategyManager(cpu=RayExecutor(LocalCluster()))
     how: Any = {"on_error": "collect", "rerun": rerun}
-    outputs = manager.execute(range(40), lambda task: _Unreadable() if task in (3, 17) else task, **how)
+    outputs = manager.execute(range(40), lambda task: Unreadable() if task in (3, 17) else task, **how)
     assert blanked(outputs.outputs) == [None if task in (3, 17) else task for task in range(40)]
     assert "output of task 3 cannot be unpickled here (ValueError" in str(outputs.errors[0])
-    tasks = [_Unreadable() if task in (3, 17) else task for task in range(40)]
+    tasks = [Unreadable() if task in (3, 17) else task for task in range(40)]
     sent = manager.execute(tasks, lambda task: task, **how)
     assert blanked(sent.outputs) == [None if task in (3, 17) else task for task in range(40)]
     assert all(isinstance(error, TransferError) for error in [*outputs.errors, *sent.errors])
 
 
 def test_attempts_are_counted_though_nothing_else_is_done_and_their_errors_cannot_be_sent() -> None:
-    class Holding(Exception):
-        def __init__(self) -> None:
-            super().__init__("holding a lock")
-            self.lock = threading.Lock()
-
     def fails_twice(number: int, seen: list[int] = []) -> int:  # noqa: B006
         seen.append(number)
         if len(seen) < 3:
@@ -334,9 +306,7 @@ def test_a_lease_alone_runs_one_task_after_the_other() -> None:
 def test_marks_outlive_their_process() -> None:
     marks = InFlightLog("a-lease", 2)
     marks.begin(10, 20)
-    other = threading.Thread(target=marks.begin, args=(20, 21))
-    other.start()
-    other.join()
+    run_in_threads(partial(marks.begin, 20, 21))
     marks.end()
     assert read_in_flight("a-lease") == [(20, 21)]
     assert read_in_flight("a-lease") == []

@@ -36,6 +36,7 @@ from accelera.execution.strategy.history import (
 from accelera.execution.strategy.rates import NEEDED, DeviceRates
 from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer, RangeQueue
 from accelera.execution.tasks.queue import DeviceKind
+from accelera.testing import BridgeGpu
 from tests.execution.test_selection import COUNTS, PARALLEL, PRESSURES, as_written
 
 SIDES = DevicePair("cpu", "cpu model", 4, "gpu", "gpu model")
@@ -45,15 +46,13 @@ MANY = 60
 """So many batches are enough to learn from, though a busy machine takes some of the measurements away."""
 
 
-class Gpu:
+class Gpu(BridgeGpu):
     """Does what it is given at once, taking so long for a piece and for each task."""
 
-    name = "fake"
-
     def __init__(self, launch_s: float = 0.0, task_s: float = 0.0) -> None:
+        super().__init__()
         self.launch_s, self.task_s = launch_s, task_s
         self.available = True
-        self.batches: list[int] = []
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         self.batches.append(len(tasks))
@@ -62,9 +61,6 @@ class Gpu:
 
     def is_available(self) -> bool:
         return self.available
-
-    def memory_available(self) -> int:
-        return 8 << 30
 
 
 def measured(

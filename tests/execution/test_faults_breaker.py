@@ -22,6 +22,7 @@ from accelera.execution.faults.breaker import (
     BreakerState,
 )
 from accelera.testing import FakeGpu, sticky, transient
+from tests.threads import run_in_threads
 
 
 class Clock:
@@ -273,13 +274,6 @@ def test_batches_at_the_same_time_share_one_breaker(clock: Clock, monkeypatch: p
     gpu = FakeGpu(faults=lambda call: sticky())
     manager = managed(gpu, ExecutionStrategy.GpuOnly, clock)
     outputs: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda: outputs.append(manager.execute(range(50), slowly).outputs))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    run_in_threads(*[lambda: outputs.append(manager.execute(range(50), slowly).outputs)] * 4, longest_s=300)
     assert outputs == [list(range(50))] * 4
     assert len(gpu.calls) <= 4

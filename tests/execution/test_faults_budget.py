@@ -10,7 +10,7 @@ import pytest
 
 from accelera.errors import TaskTooLargeError
 from accelera.execution import ExecutionStrategy, StrategyManager
-from accelera.testing import FakeGpu, out_of_memory
+from accelera.testing import BridgeGpu, FakeGpu, out_of_memory
 from tests.execution.stand_ins import blanked
 
 
@@ -22,23 +22,18 @@ def test_a_large_task_is_refused_however_often_it_is_tried() -> None:
         assert type(result.failures[0].error) is TaskTooLargeError
 
 
-class Filling:
+class Filling(BridgeGpu):
     """A GPU on which outputs stay until a micro-batch is over: with ``capacity`` of them it is full."""
 
     name = "filling"
 
     def __init__(self, capacity: int) -> None:
+        super().__init__()
         self.capacity, self.taken = capacity, 0
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         self.taken = 0
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
-
-    def memory_available(self) -> int:
-        return 1 << 30
+        return super().execute_batch(tasks, process_fn)
 
     def take(self, task: Any) -> Any:
         if self.taken == self.capacity:

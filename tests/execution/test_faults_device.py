@@ -15,7 +15,7 @@ import pytest
 from accelera.errors import DeviceError, TaskTooLargeError, UnknownOutcomeError
 from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, WorkloadProfile
 from accelera.execution.faults.breaker import BreakerState
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import BridgeGpu, FakeGpu, out_of_memory, sticky, transient
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
 
@@ -55,15 +55,12 @@ def test_sizes_are_remembered_by_kernel_and_by_size_of_the_task() -> None:
 
     calls: list[tuple[int, int]] = []
 
-    class Gpu:
+    class Gpu(BridgeGpu):
         def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
             calls.append((tasks[0].nbytes, len(tasks)))
             if sum(task.nbytes for task in tasks) > 1 << 16:
                 raise out_of_memory()
             return [process_fn(task) for task in tasks]
-
-        def is_available(self) -> bool:
-            return True
 
         def memory_available(self) -> int:
             return 1 << 16
@@ -84,10 +81,11 @@ def test_a_profile_sizes_the_first_piece() -> None:
 
 
 def test_what_is_too_large_alone_goes_to_the_cpu_and_the_gpu_goes_on() -> None:
-    class Gpu:
+    class Gpu(BridgeGpu):
         name = "picky"
 
         def __init__(self) -> None:
+            super().__init__()
             self.done: list[int] = []
 
         def execute_batch(self, tasks: Sequence[int], process_fn: Callable[[Any], Any]) -> list[Any]:
@@ -95,12 +93,6 @@ def test_what_is_too_large_alone_goes_to_the_cpu_and_the_gpu_goes_on() -> None:
                 raise out_of_memory()
             self.done += tasks
             return [process_fn(task) for task in tasks]
-
-        def is_available(self) -> bool:
-            return True
-
-        def memory_available(self) -> int:
-            return 1 << 30
 
     gpu = Gpu()
     manager = managed(gpu)
@@ -266,7 +258,7 @@ def test_memory_is_let_go_of_before_it_is_asked_back() -> None:
     class Block:
         pass
 
-    class Gpu:
+    class Gpu(BridgeGpu):
         name = "leaky"
 
         def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
@@ -284,12 +276,6 @@ def test_memory_is_let_go_of_before_it_is_asked_back() -> None:
             held.append(weakref.ref(block))
             raise out_of_memory()
 
-        def is_available(self) -> bool:
-            return True
-
-        def memory_available(self) -> int:
-            return 0
-
         def empty_cache(self) -> None:
             gc.collect()
             alive.extend(each() is not None for each in held)
@@ -299,21 +285,19 @@ def test_memory_is_let_go_of_before_it_is_asked_back() -> None:
     assert not any(alive)
 
 
-class Answering:
+class Answering(BridgeGpu):
     """A GPU whose answers are not those asked for."""
 
     name = "odd"
 
     def __init__(self, answer: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
         self.answer = answer
         self.calls = 0
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Any:
         self.calls += 1
         return self.answer([process_fn(task) for task in tasks])
-
-    def is_available(self) -> bool:
-        return True
 
     def memory_available(self) -> int:
         raise OSError("the driver does not say")
@@ -365,10 +349,11 @@ def test_the_cpu_begins_while_the_gpu_goes_on() -> None:
     """What is left to the CPU does not wait until the GPU is through."""
     both = threading.Barrier(2)
 
-    class Gpu:
+    class Gpu(BridgeGpu):
         name = "half"
 
         def __init__(self) -> None:
+            super().__init__()
             self.calls = 0
 
         def execute_batch(self, tasks: Sequence[int], process_fn: Callable[[Any], Any]) -> list[Any]:
@@ -378,12 +363,6 @@ def test_the_cpu_begins_while_the_gpu_goes_on() -> None:
             if 9 in tasks:
                 both.wait(300)
             return [process_fn(task) for task in tasks]
-
-        def is_available(self) -> bool:
-            return True
-
-        def memory_available(self) -> int:
-            return 0
 
     def function(task: int) -> int:
         if task == 0:

@@ -18,7 +18,7 @@ from accelera.execution.tasks import batch
 from accelera.execution.tasks import queue as task_queue
 from accelera.execution.tasks.balance import BackupTasks
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import FakeGpu, sticky
+from accelera.testing import BridgeGpu, FakeGpu, sticky
 
 HYBRIDS = [ExecutionStrategy.Hybrid(), ExecutionStrategy.Hybrid(50, 50)]
 
@@ -140,19 +140,11 @@ def test_a_gpu_that_fails_at_what_was_taken_over_leaves_nothing() -> None:
     """What the CPU has done meanwhile does not fall back."""
     begun, go = threading.Event(), threading.Event()
 
-    class Gpu:
-        name = "fake"
-
+    class Gpu(BridgeGpu):
         def execute_batch(self, tasks: Sequence[int], process_fn: Callable[[Any], Any]) -> list[Any]:
             begun.set()
             go.wait(300)
             raise sticky()
-
-        def is_available(self) -> bool:
-            return True
-
-        def memory_available(self) -> int:
-            return 0
 
     seen: list[int] = []
 

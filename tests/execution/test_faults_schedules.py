@@ -16,7 +16,6 @@ from accelera.execution import (
     ExecutionResult,
     ExecutionStrategy,
     Kernel,
-    Observer,
     Retry,
     StrategyManager,
     ThreadsExecutor,
@@ -24,23 +23,11 @@ from accelera.execution import (
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker
 from accelera.testing import BridgeCpu, FakeGpu, out_of_memory, sticky, transient
-from tests.execution.stand_ins import Clock, blanked, run_schedules
+from tests.execution.stand_ins import Clock, Counting, blanked, run_schedules
 
 GROUPS, SCHEDULES = 20, 500
 LONGEST_S = 300.0
 """What a schedule takes at the very most."""
-
-
-class Counting(Observer):
-    """Sums what devices are said to have done."""
-
-    def __init__(self) -> None:
-        self.tasks: Counter[str] = Counter()
-        self.lock = threading.Lock()
-
-    def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
-        with self.lock:
-            self.tasks[device] += task_count
 
 
 class Schedule:

@@ -12,11 +12,7 @@ import pytest
 from accelera.errors import UnfinishedError, UnknownNameError
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
 from accelera.testing import BridgeCpu, BridgeGpu
-from tests.execution.stand_ins import blanked
-
-
-def square(number: int) -> int:
-    return number * number
+from tests.execution.stand_ins import blanked, square
 
 
 def odd_fails(number: int) -> int:

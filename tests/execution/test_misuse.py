@@ -23,26 +23,22 @@ from accelera.execution import (
     WorkloadProfile,
     kernel,
 )
-from accelera.testing import FakeGpu
+from accelera.testing import BridgeGpu, FakeGpu
 
 MIB = 1 << 20
 manager: Any = StrategyManager
 """Called in ways that a type checker would refuse."""
 
 
-class Gpu:
+class Gpu(BridgeGpu):
     """Notes how many tasks it is given at once; has a mebibyte free, and says whatever ``returns`` makes."""
 
     def __init__(self, returns: Callable[[list[Any]], Any] = list) -> None:
-        self.sizes: list[int] = []
+        super().__init__()
         self._returns = returns
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Any:
-        self.sizes.append(len(tasks))
-        return self._returns([process_fn(task) for task in tasks])
-
-    def is_available(self) -> bool:
-        return True
+        return self._returns(super().execute_batch(tasks, process_fn))
 
     def memory_available(self) -> int:
         return MIB
@@ -236,7 +232,7 @@ def test_tasks_that_do_not_fit_even_alone_are_tried_one_by_one() -> None:
     gpu, profile = Gpu(), WorkloadProfile(60, memory_per_task=1 << 30)
     one = manager(None, gpu, "gpu", learn=False)
     assert one.execute(range(60), abs, profile).outputs == list(range(60))
-    assert gpu.sizes == [1] * 60
+    assert gpu.batches == [1] * 60
     assert "a task of 1.0 GiB is more than the GPU has free" in one.explain(profile).reasons[-1]
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,7 @@ from accelera.execution.faults.breaker import Breaker, BreakerState
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.testing import FakeGpu, LocalCluster, out_of_memory, sticky, transient
 from tests.execution.stand_ins import Clock, Meeting, blanked, run_schedules
+from tests.threads import run_in_threads
 
 KNOWN: dict[int, Any] = {}
 
@@ -380,11 +382,7 @@ def test_two_leases_at_once_share_one_gpu() -> None:
         lease = Lease(name, 0, 150, pack(range(150)), function, 600.0)
         found[name] = outcomes_of(parts_of(agent, lease))
 
-    threads = [threading.Thread(target=one, args=(name,)) for name in ("one", "another")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    run_in_threads(*(partial(one, name) for name in ("one", "another")), longest_s=300)
     assert [sorted(found[name]) for name in ("one", "another")] == [list(range(150))] * 2
     assert most == [1]
 

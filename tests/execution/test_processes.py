@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from accelera.errors import (
     UnknownOutcomeError,
 )
 from accelera.execution import ExecutionStrategy, ProcessesExecutor, Retry, StrategyManager, kernel
-from tests.execution.stand_ins import blanked
+from tests.execution.stand_ins import Holding, Unreadable, appended, blanked, square, wait_until
+from tests.threads import run_in_threads
 
 _CALLS = 0
 
@@ -44,10 +46,6 @@ def manager(executor: ProcessesExecutor) -> StrategyManager:
     return StrategyManager.cpu_only(executor)
 
 
-def square(number: int) -> int:
-    return number * number
-
-
 def odd_fails(number: int) -> int:
     if number % 2:
         raise ValueError("odd", number)
@@ -58,13 +56,6 @@ def call_count(task: int) -> tuple[int, int]:
     global _CALLS
     _CALLS += 1
     return os.getpid(), _CALLS
-
-
-def appended(folder: Path, task: int, text: str = "x") -> int:
-    """Append to the task's file; return how often that was done."""
-    with (folder / str(task)).open("a") as file:
-        file.write(text)
-        return file.tell()
 
 
 def dies_first(folder: Path, signal_number: int, task: int) -> int:
@@ -88,14 +79,6 @@ class Awkward(Exception):
         self.code = code
 
 
-class Holding(Exception):
-    """Cannot be pickled."""
-
-    def __init__(self) -> None:
-        super().__init__("holding a lock")
-        self.lock = threading.Lock()
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 1000, 30_000])
 def test_outputs_are_in_order(manager: StrategyManager, count: int) -> None:
     result = manager.execute(range(count), square)
@@ -114,7 +97,7 @@ def test_it_is_an_executor_of_the_seed(executor: ProcessesExecutor) -> None:
 def test_work_is_done_in_several_other_processes(manager: StrategyManager, tmp_path: Path) -> None:
     def where(task: int) -> int:
         (tmp_path / str(os.getpid())).touch()
-        _wait_until(lambda: len(list(tmp_path.iterdir())) > 1)
+        wait_until(lambda: len(list(tmp_path.iterdir())) > 1)
         return os.getpid()
 
     found = set(manager.execute(range(12), where).outputs)
@@ -236,13 +219,6 @@ def test_a_function_that_cannot_be_pickled(manager: StrategyManager) -> None:
     assert manager.execute(range(3), square).outputs == [0, 1, 4]
 
 
-class Unreadable:
-    """Can be pickled, and not be unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, ("no number",)
-
-
 def test_what_cannot_be_unpickled(manager: StrategyManager) -> None:
     result = manager.execute([1, 2, Unreadable(), 4], lambda task: task, on_error="collect")
     assert blanked(result.outputs) == [1, 2, None, 4]
@@ -359,7 +335,7 @@ def test_a_late_task_is_killed(tmp_path: Path) -> None:
             manager.execute(range(6), hangs, timeout=1.5)
         assert 3 in late.value.result.unfinished_indices
         assert manager.execute(range(50), square).outputs == [task * task for task in range(50)]
-        _wait_until(lambda: not _started_with(started))
+        wait_until(lambda: not _started_with(started))
 
 
 def _started_with(argument: Path) -> list[psutil.Process]:
@@ -395,11 +371,7 @@ def test_several_batches_at_once(manager: StrategyManager) -> None:
     def one(offset: int) -> None:
         outputs[offset] = manager.execute(range(offset, offset + 300), square).outputs
 
-    threads = [threading.Thread(target=one, args=(offset,)) for offset in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(partial(one, offset) for offset in range(5)))
     assert outputs == {offset: [task * task for task in range(offset, offset + 300)] for offset in range(5)}
 
 
@@ -447,19 +419,12 @@ def test_no_process_and_no_file_is_left() -> None:
     forgotten.execute_batch([1], square)
     del forgotten
     gc.collect()
-    _wait_until(lambda: _children() <= children)
+    wait_until(lambda: _children() <= children)
     assert psutil.Process().num_fds() <= files
 
 
 def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
-
-
-def _wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def _has_ended(process_id: int) -> bool:
@@ -507,7 +472,7 @@ def test_a_script_without_a_guard_runs_once_and_leaves_nothing(tmp_path: Path) -
     first, second, process = ran.stdout.splitlines()
     assert (first, second) == ("main runs", "[True, True, True] [11, 12, 13] 0")
     assert ran.stderr == ""
-    _wait_until(lambda: _has_ended(int(process)))
+    wait_until(lambda: _has_ended(int(process)))
 
 
 def test_workers_end_with_a_process_that_was_killed(tmp_path: Path) -> None:
@@ -519,7 +484,7 @@ def test_workers_end_with_a_process_that_was_killed(tmp_path: Path) -> None:
         worker = [next(process.stdout) for _ in range(3)][-1]
         assert psutil.pid_exists(int(worker))
         process.kill()
-    _wait_until(lambda: _has_ended(int(worker)))
+    wait_until(lambda: _has_ended(int(worker)))
 
 
 def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:

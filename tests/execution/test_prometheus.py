@@ -19,6 +19,8 @@ from accelera.execution import ExecutionStrategy, PrometheusObserver, Retry, Str
 from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.execution.observability.prometheus import MOST_DEVICES
 from accelera.testing import BridgeGpu
+from tests.execution.stand_ins import square
+from tests.threads import run_in_threads
 
 
 class Gpu(BridgeGpu):
@@ -46,10 +48,6 @@ class Meter:
 @pytest.fixture
 def meter() -> Meter:
     return Meter()
-
-
-def square(number: int) -> int:
-    return number * number
 
 
 def test_a_batch_is_in_the_histogram_and_its_tasks_are_counted(meter: Meter) -> None:
@@ -205,14 +203,7 @@ def test_without_a_registry_metrics_go_where_the_library_keeps_them() -> None:
 
 def test_managers_in_threads_may_share_an_observer(meter: Meter) -> None:
     manager = StrategyManager(observers=[meter.observer])
-    threads = [
-        threading.Thread(target=lambda: [manager.execute(range(9), square) for _ in range(50)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[lambda: [manager.execute(range(9), square) for _ in range(50)]] * 4)
     assert meter("tasks_total", device="cpu") == 1800
     assert meter("seconds_count", strategy="CpuOnly", fallback="false") == 200
     assert meter("queue_depth") == 0

@@ -25,12 +25,9 @@ from accelera.execution import (
 )
 from accelera.execution.executors.simulated import Fault, InjectedFaults
 from accelera.execution.faults.classify import FailureKind, kind_of
+from tests.execution.stand_ins import square
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
-
-
-def square(number: int) -> int:
-    return number * number
 
 
 def error_of(gpu: SimulatedExecutor, count: int = 1) -> Exception | None:

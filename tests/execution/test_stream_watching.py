@@ -30,13 +30,10 @@ from accelera.execution.observability.telemetry import MOST_ERRORS, Telemetry
 from accelera.execution.strategy.history import shared_history
 from accelera.execution.streaming.stream import SAMPLES_AT_ONCE
 from accelera.testing import FakeGpu, sticky, transient
-from tests.execution.stand_ins import Spans
+from tests.execution.stand_ins import Spans, square
+from tests.threads import run_in_threads
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
-
-
-def square(number: int) -> int:
-    return number * number
 
 
 def fails_at_seven(number: int) -> int:
@@ -307,9 +304,7 @@ def test_a_span_tells_what_ended_its_stream() -> None:
         list(manager.stream(range(50), fails_at_seven))
     stream = manager.stream(itertools.count(), square)
     next(stream)
-    closing = threading.Thread(target=stream.close)
-    closing.start()
-    closing.join()
+    run_in_threads(stream.close)
     failed, closed = spans()
     assert not failed.status.is_ok
     assert failed.events[0].attributes["exception.type"] == "ValueError"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import decimal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,7 @@ from accelera.execution import (
 )
 from accelera.execution.tasks.run import modes_are_set
 from accelera.testing import BridgeCpu
+from tests.threads import run_in_threads
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
 
@@ -109,7 +109,5 @@ def test_modes_of_torch_keep_a_function_out_of_processes() -> None:
 
 def modes_are_set_elsewhere() -> bool:
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(modes_are_set()))
-    thread.start()
-    thread.join()
+    run_in_threads(lambda: found.append(modes_are_set()))
     return found[0]

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,30 +26,22 @@ from accelera.execution.faults.breaker import Breaker
 from accelera.execution.faults.classify import FailureKind
 from accelera.execution.observability.telemetry import WINDOW, FallbackRate
 from accelera.logs import configure_logging
+from accelera.testing import BridgeGpu
+from tests.execution.stand_ins import square
+from tests.threads import run_in_threads
 
 
-class Gpu:
+class Gpu(BridgeGpu):
     """A GPU executor that says what it is told to say."""
 
-    name = "fake"
-
     def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
         self.error = error
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         if self.error is not None:
             raise self.error
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
-
-    def memory_available(self) -> int:
-        return 8 << 30
-
-
-def square(number: int) -> int:
-    return number * number
+        return super().execute_batch(tasks, process_fn)
 
 
 def fails(number: int) -> int:
@@ -131,15 +123,6 @@ def test_nothing_is_looked_for_when_nobody_listens(monkeypatch: pytest.MonkeyPat
     assert StrategyManager.cpu_only().execute([3], square).outputs == [9]
 
 
-@pytest.fixture
-def own_logger() -> Iterator[logging.Logger]:
-    logger = logging.getLogger("accelera")
-    level, handlers = logger.level, list(logger.handlers)
-    yield logger
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
-
-
 def test_the_level_is_set_when_a_manager_is_made(
     monkeypatch: pytest.MonkeyPatch, own_logger: logging.Logger
 ) -> None:
@@ -165,11 +148,7 @@ def test_managers_that_are_made_at_once_write_every_line_once(
     monkeypatch.setattr(logging, "StreamHandler", slowly)
     monkeypatch.setattr(own_logger, "propagate", False)
     before = len(own_logger.handlers)
-    threads = [threading.Thread(target=configure_logging) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[configure_logging] * 2)
     assert len(own_logger.handlers) == before + 1
 
 
@@ -252,14 +231,7 @@ def test_a_stream_counts_as_one_execution() -> None:
 
 def test_threads_may_share_a_manager_and_its_stats() -> None:
     manager = StrategyManager.cpu_only()
-    run = [
-        threading.Thread(target=lambda: [manager.execute(range(7), square) for _ in range(200)])
-        for _ in range(4)
-    ]
-    for thread in run:
-        thread.start()
-    for thread in run:
-        thread.join()
+    run_in_threads(*[lambda: [manager.execute(range(7), square) for _ in range(200)]] * 4)
     assert manager.stats().executions == 800
     assert manager.stats().per_device["cpu"].tasks == 5600
 

@@ -31,7 +31,7 @@ from accelera.execution import (
 )
 from accelera.execution.executors.processes import pool as driven
 from accelera.execution.executors.processes.pool import ProcessPool
-from tests.execution.stand_ins import blanked
+from tests.execution.stand_ins import Unreadable, appended, blanked, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +43,6 @@ def executor() -> Iterator[ProcessesExecutor]:
 @pytest.fixture
 def manager(executor: ProcessesExecutor) -> StrategyManager:
     return StrategyManager.cpu_only(executor)
-
-
-def appended(folder: Path, task: int) -> int:
-    """Append to the task's file; return how often that was done."""
-    with (folder / str(task)).open("a") as file:
-        file.write("x")
-        return file.tell()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-class Unreadable:
-    """Can be pickled, and not be unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, ("no number",)
 
 
 class OddlyMade(Exception):
