@@ -12,6 +12,7 @@ import pytest
 from accelera.devices import CpuDevice, cpu, pages
 from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
 from accelera.memory import HostMemory, process_memory, reset_peak
+from tests.threads import run_in_threads
 
 MIB = 1 << 20
 SLACK = 4 * MIB
@@ -91,11 +92,7 @@ def test_allocation_from_many_threads_keeps_the_books() -> None:
         for _ in range(50):
             device.release(device.allocate(10_000))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[work] * 8)
     assert device.allocated_bytes == 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +13,7 @@ from accelera.devices import get_device
 from accelera.devices.torch_device import TorchDevice
 from accelera.devices.torch_streams import Lanes
 from accelera.testing import DataRaceError, FakeCuda
+from tests.threads import run_in_threads
 
 F32 = np.dtype(np.float32)
 RNG = np.random.default_rng(0)
@@ -177,7 +177,5 @@ def test_work_on_another_card_makes_no_context_on_the_first() -> None:
             device.release(buffer)
             found.append(cuda.device)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        run_in_threads(work)
         assert (cuda.contexts, found) == ({1}, [0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from accelera.devices.torch_device import TorchDevice
 from accelera.devices.torch_streams import Lanes
 from accelera.testing import HOST, DataRaceError, FakeCuda, HappensBefore, Span
 from accelera.testing.fake_streams import FakeEvent, FakeStream
+from tests.threads import run_in_threads
 
 STREAMS = ("one", "two", "three")
 F32 = np.dtype(np.float32)
@@ -292,8 +292,6 @@ def test_threads_have_current_streams_of_their_own() -> None:
     with FakeCuda() as cuda:
         seen: list[Any] = []
         with torch.Stream("cuda") as mine:
-            thread = threading.Thread(target=lambda: seen.append(cuda.current_stream()))
-            thread.start()
-            thread.join()
+            run_in_threads(lambda: seen.append(cuda.current_stream()))
             assert cuda.current_stream() == mine
         assert seen == [cuda.default_stream()]

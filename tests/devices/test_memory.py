@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from accelera.devices import get_device
 from accelera.memory import process_memory
+from tests.children import answer_of
 from tests.devices import peaks
 
 MIB = 1 << 20
@@ -20,8 +19,7 @@ LEAST_OPERAND_BYTES = 40_000_000
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the process's peak from /proc")
 @pytest.mark.parametrize("kind", ["cpu", "simulated", "torch"])
 def test_operations_take_no_copy_of_a_long_operand(kind: str) -> None:
-    done = subprocess.run([sys.executable, peaks.__file__, kind], capture_output=True, text=True, check=True)
-    added = json.loads(done.stdout)
+    added = answer_of(peaks.__file__, kind)
     assert len(added) == 20
     allowed = get_device("cpu").workspace_bytes() + get_device("cpu").packing_bytes() + 4 * MIB
     assert allowed < LEAST_OPERAND_BYTES
