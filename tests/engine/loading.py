@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import accelera
 from accelera.memory import Budget
+from tests.children import answer_of
 
-ROOT = Path(__file__).parents[2]
 LARGE = {
     "torch",
     "pandas",
@@ -106,17 +105,8 @@ def in_child(operation: Callable[[Any], Any]) -> Any:
 
 def late_by_operation() -> dict[str, Any]:
     """Run ``main`` in a new process."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.engine.loading"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return answer
+    found: dict[str, Any] = answer_of("-m", "tests.engine.loading")
+    return found
 
 
 if __name__ == "__main__":

@@ -339,15 +339,6 @@ def test_it_says_what_it_is(engine, caplog):
     assert "MatrixEngine computes on" in caplog.text
 
 
-@pytest.fixture
-def own_logger():
-    logger = logging.getLogger("accelera")
-    level, handlers = logger.level, list(logger.handlers)
-    yield logger
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
-
-
 def test_the_log_level_configures_our_logger_alone_and_once(monkeypatch, own_logger):
     root = logging.getLogger()
     before = root.level, list(root.handlers)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +34,7 @@ from tests.matmul.products import (
     values,
 )
 from tests.planned import matmul
+from tests.threads import run_in_threads
 
 
 class Diary:
@@ -546,9 +548,5 @@ class TestEnding:
                 problems.append(error)
 
         with nothing_left():
-            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            run_in_threads(*(partial(work, number) for number in range(4)))
         assert problems == []

@@ -26,6 +26,7 @@ from accelera.plan import (
     plan_matmul,
 )
 from accelera.stores import open_store
+from tests.planned import StopAfter
 
 RATES = (1e9, 7e9, 4e10, 1.5e11, 2e11)
 F4 = np.dtype("f4")
@@ -125,15 +126,6 @@ def test_results_have_the_same_bits_whatever_was_measured(
     assert len(results) == 1
 
 
-class _StopAfter(Observer):
-    def __init__(self, tiles: int) -> None:
-        self._tiles = tiles
-
-    def on_progress(self, progress: Progress) -> None:
-        if progress.done_tiles >= self._tiles:
-            raise KeyboardInterrupt
-
-
 def test_a_run_resumed_on_a_busier_machine_has_the_bits_of_an_undisturbed_one(
     tmp_path: Path, engine: MatrixEngine, rate: Callable[[float], None]
 ) -> None:
@@ -143,7 +135,7 @@ def test_a_run_resumed_on_a_busier_machine_has_the_bits_of_an_undisturbed_one(
     rate(2e11)
     engine.matmul(a, b, out=tmp_path / "whole.npy", budget=budget)
     with pytest.raises(KeyboardInterrupt):
-        engine.matmul(a, b, out=out, budget=budget, observers=[_StopAfter(3)])
+        engine.matmul(a, b, out=out, budget=budget, observers=[StopAfter(3)])
     rate(1e9)
     engine.matmul(a, b, out=out, budget=budget, resume=True)
     assert engine.last_report is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +17,7 @@ from accelera.devices.torch_device import TorchDevice
 from accelera.engine.staging import PIECE_BYTES, Mover, boxes_within
 from accelera.plan import BlockTable, Operand, OperandBlock
 from accelera.stores import Region, Store, open_store
+from tests.threads import run_in_threads
 
 
 class Watched(Store):
@@ -201,11 +202,7 @@ def test_threads_share_fewer_buffers_than_they_are() -> None:
         results.append(bool((mover.view(memory, block, operand) == array[block.region]).all()))
         device.release(memory)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(partial(work, number) for number in range(4)))
     assert results == [True] * 4
 
 

@@ -16,13 +16,14 @@ import pytest
 
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice, get_device
-from accelera.engine import MatrixEngine, Observer, Progress, calibration, journal_path, read_journal
+from accelera.engine import MatrixEngine, calibration, journal_path, read_journal
 from accelera.engine.blocks import cut
 from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceMemoryError, StoreError, UnknownNameError
 from accelera.execution import ExecutionStrategy, StrategyManager
 from accelera.execution import Observer as Watcher
 from accelera.stores import ArrayStore, Region, open_store
+from tests.planned import StopAfter
 
 MIB = 1 << 20
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-13, "complex64": 1e-5}
@@ -295,17 +296,6 @@ class TestFailing:
         assert "planned on the CPU" in caplog.text
         assert engine.last_report is not None
         assert engine.last_report.per_device == {}
-
-
-class StopAfter(Observer):
-    """Raises when so many blocks are there, in whichever thread: neither side goes on then."""
-
-    def __init__(self, blocks: int) -> None:
-        self._blocks = blocks
-
-    def on_progress(self, progress: Progress) -> None:
-        if progress.done_tiles >= self._blocks:
-            raise KeyboardInterrupt
 
 
 def our_threads() -> list[str]:
