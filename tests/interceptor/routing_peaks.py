@@ -7,12 +7,9 @@ baseline, without interception and with it.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,25 +17,16 @@ import torch
 import accelera
 from accelera.errors import BudgetExceededError
 from accelera.memory import process_memory, reset_peak
+from tests.children import answer_of
 
-ROOT = Path(__file__).parents[2]
 RETURNED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Makes the C library keep no freed memory, which would hide what the next job takes."""
 
 
 def measured(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run ``main`` on ``jobs`` in a new process."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.interceptor.routing_peaks", json.dumps(jobs)],
-        cwd=ROOT,
-        env={**os.environ, **RETURNED_AT_ONCE},
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    answers: list[dict[str, Any]] = json.loads(ended.stdout)
+    program = ("-m", "tests.interceptor.routing_peaks", json.dumps(jobs))
+    answers: list[dict[str, Any]] = answer_of(*program, environment=RETURNED_AT_ONCE)
     return answers
 
 

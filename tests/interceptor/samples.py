@@ -11,55 +11,15 @@ from torch.utils import _pytree as pytree
 
 from tests.torch_samples import operator_infos, sample_inputs
 
-OPERATORS = (
-    "__rmatmul__",
-    "__rpow__",
-    "abs",
-    "add",
-    "addbmm",
-    "addmm",
-    "addmv",
-    "addr",
-    "baddbmm",
-    "bmm",
-    "corrcoef",
-    "cov",
-    "div",
-    "dot",
-    "einsum",
-    "exp",
-    "inner",
-    "linalg.matrix_power",
-    "linalg.multi_dot",
-    "linalg.vecdot",
-    "log",
-    "log_softmax",
-    "matmul",
-    "maximum",
-    "minimum",
-    "mm",
-    "mul",
-    "mv",
-    "neg",
-    "nn.functional.bilinear",
-    "nn.functional.cross_entropy",
-    "nn.functional.gelu",
-    "nn.functional.layer_norm",
-    "nn.functional.linear",
-    "nn.functional.multi_head_attention_forward",
-    "nn.functional.relu",
-    "nn.functional.scaled_dot_product_attention",
-    "nn.functional.silu",
-    "pow",
-    "sigmoid",
-    "softmax",
-    "sqrt",
-    "sub",
-    "tanh",
-    "tensordot",
-    "vdot",
-    "where",
-)
+_NAMES = """
+__rmatmul__ __rpow__ abs add addbmm addmm addmv addr baddbmm bmm corrcoef cov div dot einsum exp inner
+linalg.matrix_power linalg.multi_dot linalg.vecdot log log_softmax matmul maximum minimum mm mul mv neg
+nn.functional.bilinear nn.functional.cross_entropy nn.functional.gelu nn.functional.layer_norm
+nn.functional.linear nn.functional.multi_head_attention_forward nn.functional.relu
+nn.functional.scaled_dot_product_attention nn.functional.silu pow sigmoid softmax sqrt sub tanh tensordot
+vdot where
+"""
+OPERATORS = tuple(_NAMES.split())
 """Those that are intercepted, and some that torch composes of them."""
 
 

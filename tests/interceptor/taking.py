@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,16 +11,12 @@ from torch.nn import functional
 
 from accelera.interceptor import intercepted, stats
 from accelera.memory import process_memory, reset_peak
-
-ROOT = Path(__file__).parents[2]
+from tests.children import answer_of
 
 
 def taken(setting: str, call: str, budget: str) -> dict[str, Any]:
     """Return what ``call`` takes in a new process; ``setting`` makes its operands, smaller by ``shrink``."""
-    program = [sys.executable, "-m", "tests.interceptor.taking", setting, call, budget]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, Any] = json.loads(ended.stdout)
+    answer: dict[str, Any] = answer_of("-m", "tests.interceptor.taking", setting, call, budget)
     return answer
 
 

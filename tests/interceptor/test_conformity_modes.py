@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn import functional
 
 from accelera.interceptor.config import Route
 from tests.interceptor.forcing import counted, forced
+from tests.threads import run_in_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
@@ -129,18 +129,12 @@ def test_torchscript() -> None:
 def test_threads() -> None:
     model, x = model_and_input()
     expected = trained(model, x)
-    found: dict[int, list[torch.Tensor]] = {}
+    found: list[list[torch.Tensor]] = []
     with forced("chunked"):
-        threads = [
-            threading.Thread(target=lambda which: found.update({which: trained(model, x)}), args=(which,))
-            for which in range(4)
-        ]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-    for which in range(4):
-        torch.testing.assert_close(found[which], expected)
+        run_in_threads(*[lambda: found.append(trained(model, x))] * 4)
+    for each in found:
+        torch.testing.assert_close(each, expected)
+    assert len(found) == 4
 
 
 def test_checkpointed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from accelera.errors import BudgetExceededError, SettingError, UnknownNameError
 from accelera.interceptor import hooks
 from accelera.interceptor.hooks import OPERATORS
 from tests.interceptor.tiers import dumps, recording
+from tests.threads import run_in_threads
 
 pytestmark = [
     pytest.mark.usefixtures("each_tier"),
@@ -243,11 +245,7 @@ def test_tensors_without_strides_pass(calls: list[str]) -> None:
 
 def test_other_threads_are_caught(calls: list[str]) -> None:
     with hooks.passing():
-        threads = [threading.Thread(target=torch.mm, args=(matrix(), matrix())) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(*[partial(torch.mm, matrix(), matrix())] * 4)
     assert calls == ["mm"] * 4
 
 
@@ -368,11 +366,7 @@ def test_arming_from_many_threads_leaves_torch_as_before() -> None:
             hooks.arm(handlers, 1 << 40, 1)
             hooks.disarm()
 
-    threads = [threading.Thread(target=repeat) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[repeat] * 4)
     assert dumps() == before
 
 

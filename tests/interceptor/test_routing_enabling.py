@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from accelera.interceptor import accelera_matmul, api, hooks, should_intercept
 from accelera.interceptor.config import active_config, config_of
 from accelera.memory import HostMemory, manager
 from tests.interceptor.forcing import counted
+from tests.threads import run_in_threads
 
 X = torch.ones(2000, 3)
 
@@ -89,9 +89,7 @@ def test_exceptions_leave_torch_as_it_was() -> None:
 def test_it_is_in_force_in_every_thread() -> None:
     found: list[int] = []
     with accelera.intercepted("1GiB", 0, 0):
-        thread = threading.Thread(target=lambda: found.append(looked_at()))
-        thread.start()
-        thread.join()
+        run_in_threads(lambda: found.append(looked_at()))
     assert found == [1]
 
 
@@ -114,11 +112,7 @@ def test_many_threads_switch_and_compute() -> None:
                 if not torch.equal(X @ X.T, expected):
                     wrong.append(True)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[work] * 3)
     assert not wrong
 
 
