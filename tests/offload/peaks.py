@@ -8,11 +8,9 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,19 +19,16 @@ from torch import nn
 from accelera import offload, offloaded
 from accelera.capture import default_loss
 from accelera.memory import process_memory, reset_peak
+from tests.children import answer_of
 from tests.offload.language_model import CONTEXT, LanguageModel
 
-ROOT = Path(__file__).parents[2]
 THREADS = 2
 PASSES = 2
 
 
 def measured(job: dict[str, Any]) -> dict[str, Any]:
     """Run ``main`` on ``job`` in a new process."""
-    command = [sys.executable, "-m", "tests.offload.peaks", json.dumps(job)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    answer: dict[str, Any] = answer_of("-m", "tests.offload.peaks", json.dumps(job))
     return answer
 
 

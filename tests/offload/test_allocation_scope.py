@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +13,9 @@ from torch import nn
 import accelera
 from accelera import BudgetExceededError, offload, offloaded
 from accelera.offload.memory_guard import arenas_in_torch
+from tests.children import answer_of
+from tests.threads import run_in_threads
 
-ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 SMALL = 8 << 10
 """Gradients too small for the pool stay in memory, and count."""
@@ -169,13 +165,9 @@ def test_other_threads_are_not_charged() -> None:
     model = model_in()
     result = model(X)
     seen: list[bool] = []
-    thread = threading.Thread(target=lambda: seen.append(is_charged(model)))
-    thread.start()
-    thread.join()
+    run_in_threads(lambda: seen.append(is_charged(model)))
     assert seen == [False]
-    thread = threading.Thread(target=result.sum().backward)
-    thread.start()
-    thread.join()
+    run_in_threads(result.sum().backward)
     del result
     torch.empty(0)
     model.eval()
@@ -320,15 +312,7 @@ print(json.dumps({"expected": expected, "found": found, "weights": weights}))
 @pytest.mark.parametrize("situation", ["drop", "beside"])
 def test_a_plain_model_that_was_or_is_there_takes_nothing_of_the_budget(situation: str, counted: str) -> None:
     """A baseline first and the offloaded model then, in one process, as in a notebook."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, situation, counted],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=840,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of("-c", PROGRAM, situation, counted)
     assert found["weights"] > 30 * MIB
     assert found["found"] == pytest.approx(found["expected"], rel=1e-5)
 

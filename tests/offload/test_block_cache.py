@@ -6,6 +6,7 @@ import errno
 import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from accelera.offload.config import OffloadConfig
 from accelera.offload.device_memory import AcceleratorMemory
 from tests.laws.test_offload_replay import LOOP, assert_law
 from tests.offload.streamed import BLOCK_BYTES, Run, Step
+from tests.threads import run_in_threads
 
 PLACES: dict[str, Callable[[], dict[str, Any]]] = {
     "cpu": dict,
@@ -238,11 +240,7 @@ def test_several_threads() -> None:
         except BaseException as error:
             raised.append(error)
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(partial(work, first) for first in range(4)))
     assert not raised
     assert_law(run.cache)
     run.check_homes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.offload.checkpoints.load import matched, skeleton_of, slots_of
 from accelera.offload.checkpoints.shards import INDEX, SINGLE, Shards
 from accelera.stores import tensor_entries
+from tests.threads import run_in_threads
 
 
 class Tied(nn.Module):
@@ -152,9 +152,7 @@ def test_other_threads_build_with_weights_meanwhile() -> None:
     built: list[nn.Linear] = []
 
     def build() -> nn.Module:
-        thread = threading.Thread(target=lambda: built.append(nn.Linear(2, 2)))
-        thread.start()
-        thread.join()
+        run_in_threads(lambda: built.append(nn.Linear(2, 2)))
         return nn.Linear(2, 2)
 
     assert skeleton_of(build, None).weight.is_meta

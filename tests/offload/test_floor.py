@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from torch import nn
 from accelera import BudgetExceededError, offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import get_device
 from accelera.offload.budgets import require_floor
+from tests.children import answer_of
 
 TOO_SMALL = (0, "0", 1, "1KiB", "16MiB")
 PROGRAM = """
@@ -106,14 +104,7 @@ def test_what_the_host_takes_does_not_count_on_an_accelerator() -> None:
 @pytest.mark.parametrize(("budget_mib", "warm"), [(32, "warm"), (48, "cold"), (64, "cold")])
 def test_small_budgets_are_kept(budget_mib: int, warm: str) -> None:
     """Also in a process that has computed nothing yet."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"{budget_mib}MiB", warm],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=840,
-    )
-    told = json.loads(done.stdout)
+    told = answer_of("-c", PROGRAM, f"{budget_mib}MiB", warm)
     assert told["right"]
     assert told["evictions"] > 0, "the model must not fit the pool"
     assert 0 < told["peak"] <= budget_mib << 20

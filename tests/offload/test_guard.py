@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import mmap
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,8 +13,7 @@ from accelera.memory import Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import CacheBudget, OffloadConfig
 from accelera.offload.memory_guard import ArenaCount, HeldCount, MemoryGuard, arenas_in_torch, held_on
-
-ROOT = Path(__file__).parents[2]
+from tests.children import answer_of
 
 PROGRAM = """
 import json, sys, torch
@@ -58,18 +52,9 @@ print(json.dumps({"peak": peak, "budget": BUDGET, "resident": cache.report().pea
 @pytest.mark.parametrize("counted", ["arena", "process"])
 def test_the_peak_of_a_process_stays_within_the_budget(counted: str) -> None:
     """Blocks alone take 80 MiB of 96; beside 36 MiB of others they must give up 20."""
-    found = ran(PROGRAM, counted)
+    found = answer_of("-c", PROGRAM, counted)
     assert found["resident"] == 80 << 20
     assert found["peak"] <= found["budget"] + (4 << 20)
-
-
-def ran(program: str, *words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, timeout=840
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
 
 
 def guard(held: list[int], blocks: list[int], *, learns: bool = False) -> MemoryGuard:

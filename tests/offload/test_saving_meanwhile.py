@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +14,9 @@ from accelera.memory import Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.module import offloaded_tensors, swap_in
+from tests.children import answer_of
 from tests.offload.pools import values
+from tests.threads import run_in_threads
 
 
 def _flush(model: nn.Module, cache: BlockCache) -> None:
@@ -53,9 +51,7 @@ def test_a_change_under_way_while_another_thread_saves_is_kept(tmp_path: Path) -
     block, other = cache.create(100), cache.create(100)
     with cache.use([Use(block, False, True)]) as (memory,):
         memory.fill_(1)
-        saving = threading.Thread(target=cache.flush)
-        saving.start()
-        saving.join()
+        run_in_threads(cache.flush)
         memory.fill_(2)
     with cache.use([Use(other, False, True)]):
         pass
@@ -128,10 +124,7 @@ print(json.dumps({
 
 
 def test_the_process_of_threads_that_use_one_model_stays_within_the_budget() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=840
-    )
-    told = json.loads(done.stdout)
+    told = answer_of("-c", PROGRAM)
     assert told["equal"]
     assert told["evictions"] > 0, "the model must not fit the pool"
     assert told["peak"] <= 48 << 20

@@ -25,6 +25,7 @@ from accelera.offload.config import OffloadConfig
 from accelera.offload.module import swap_in, swap_out
 from accelera.offload.tensor import as_mapped, wrap
 from tests.offload.pools import MAKERS, pair, same, values
+from tests.threads import run_in_threads
 
 
 def _mlp() -> nn.Module:
@@ -297,11 +298,7 @@ def test_an_error_of_the_user_is_torchs_own_and_pins_nothing() -> None:
 
 def test_threads(models: Any, x: torch.Tensor) -> None:
     expected, results = models[0](x), []
-    threads = [threading.Thread(target=lambda: results.append(models[1](x))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[lambda: results.append(models[1](x))] * 4)
     assert len(results) == 4
     assert all(same(one, expected) for one in results)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.children import answer_of
 
 BUDGETS_MIB = (48, 128)
 PROGRAM = """
@@ -70,11 +69,7 @@ print(json.dumps({
 )
 @pytest.mark.parametrize("budget_mib", BUDGETS_MIB)
 def test_weights_and_states_of_several_times_the_budget_stay_within_it(budget_mib: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(budget_mib)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = answer_of("-c", PROGRAM, str(budget_mib))
     assert found["largest"] * 4 > 1.2 * budget_mib * 2**20
     assert found["blocks"] <= found["capacity"]
     assert found["peak"] <= budget_mib * 2**20
