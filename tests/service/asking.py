@@ -36,3 +36,10 @@ def reply_to(client: TestClient, path: str, body: Any) -> Response:
             reply.headers["location"] = job
             return reply
     return reply
+
+
+def answered(client: TestClient, path: str, body: Any) -> Any:
+    """Return what the answer says, which is no refusal."""
+    reply = reply_to(client, path, body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()

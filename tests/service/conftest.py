@@ -16,8 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from accelera.service import create_app
 from accelera.service.database import Database, sqlite_url
 from tests.ports import reserved_port
+from tests.service.asking import TestClient
 
 PATIENCE_S = 600
 """Seconds after which what does not answer is taken to hang: a machine may be busy."""
@@ -89,6 +91,13 @@ def _await(url: str, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    """Return a client of an application with a database of its own."""
+    with TestClient(create_app(), raise_server_exceptions=False) as found:
+        yield found
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

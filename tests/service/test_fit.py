@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from accelera.views import (
     timeline_view,
     ways_view,
 )
-from tests.service.asking import TestClient, reply_to
+from tests.service.asking import TestClient, answered, reply_to
 
 SMALL: dict[str, Any] = {"num_layers": 3, "batch_size": 4, "mode": "training", "hidden_size": 128}
 SIZE = 200_000_000
@@ -39,20 +38,8 @@ def body_for(path: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(), raise_server_exceptions=False) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def trace() -> Trace:
     return Workload(**SMALL).trace()
-
-
-def answered(client: TestClient, path: str, body: Any) -> Any:
-    reply = reply_to(client, path, body)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
 
 
 def test_fit_answers_what_the_view_says(client: TestClient, trace: Trace) -> None:

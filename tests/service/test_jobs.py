@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from accelera.errors import ArgumentError
 from accelera.service.database import Database
 from accelera.service.jobs import LEASE_S, Claim, JobQueue
+from tests.threads import run_in_threads
 
 
 class Clock:
@@ -129,11 +130,7 @@ def test_a_job_is_claimed_once(database: Database) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(f"w{number}",)) for number in range(10)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    run_in_threads(*(partial(work, f"w{number}") for number in range(10)))
     assert not errors
     # With locked rows passed by, a thread may find none while others still hold some.
     while (claim := queue.claim("last")) is not None:

@@ -89,12 +89,6 @@ def test_a_job_that_takes_too_long_names_the_limit() -> None:
     assert "0.5 s" in reply.json()["detail"]
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(), raise_server_exceptions=False) as found:
-        yield found
-
-
 @pytest.mark.parametrize(
     "name",
     [

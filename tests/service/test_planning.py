@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from accelera.engine import MatrixEngine
 from accelera.service import ServiceLimits, ServiceSettings, create_app, model_schemas
 from accelera.service.configuration import checked_config
 from accelera.service.model_work import Placeholder
-from tests.service.asking import TestClient, reply_to
+from tests.service.asking import TestClient, answered, reply_to
 
 TINY = {
     "model_type": "gpt2",
@@ -27,18 +26,6 @@ TINY = {
     "auto_map": {"AutoModel": "evil.Model"},
     "architectures": ["GPT2LMHeadModel"],
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(), raise_server_exceptions=False) as found:
-        yield found
-
-
-def answered(client: TestClient, path: str, body: Any) -> Any:
-    reply = reply_to(client, path, body)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
 
 
 def test_an_estimate_is_that_of_the_command_line(client: TestClient, tmp_path: Path) -> None:

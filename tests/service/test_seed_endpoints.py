@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,6 @@ SEED = {
     "reuse_probability": 0.3,
 }
 PATHS = ("/simulate", "/predict-schedule", "/validate-trace", "/generate-trace", "/predict-compile")
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(), raise_server_exceptions=False) as found:
-        yield found
 
 
 def answered(client: TestClient, path: str, body: Any) -> Any:

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from accelera.service import create_app
 from accelera.service.database import Database, sqlite_url
 from accelera.service.jobs import JobQueue
 from accelera.service.work import KINDS
@@ -28,12 +26,6 @@ SWEEP = {
     "capacities": 8,
     "bound": False,
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(), raise_server_exceptions=False) as found:
-        yield found
 
 
 def events(text: str) -> list[dict[str, Any]]:
