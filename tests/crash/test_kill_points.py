@@ -6,7 +6,6 @@ Here a few kill points of each scenario are tried. All of them, in about two min
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import answer_of
 from tests.crash.kill_points import KILLER
 from tests.crash.scenarios import SCENARIOS
 
@@ -43,15 +43,7 @@ def test_a_run_killed_anywhere_is_done_again(name: str, killer: Path) -> None:
         if SCENARIOS[name].out.endswith(suffix):
             pytest.importorskip(library)
     points = "all" if os.environ.get("EVERY_KILL_POINT") else SAMPLED
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.kill_points", name, points],
-        cwd=HERE.parents[1],
-        env={**os.environ, KILLER: str(killer), "LD_PRELOAD": str(killer)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    preloaded = {KILLER: str(killer), "LD_PRELOAD": str(killer)}
+    found = answer_of("-m", "tests.crash.kill_points", name, points, environment=preloaded)
     assert found["points"] > 20, "creating, writing, noting and publishing are counted"
     assert found["wrong"] == []

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +18,8 @@ from torch import nn
 from accelera import estimate
 from accelera.memory import process_memory, reset_peak
 from benchmarks.models import ResNet, bert, gpt2, llama, mlp, tokens
+from tests.children import answer_of
 from tests.estimate.architectures import images, of_config
-
-ROOT = Path(__file__).parents[2]
 
 
 class Case(NamedTuple):
@@ -49,17 +44,10 @@ def cases() -> dict[str, Case]:
 
 def measured() -> dict[str, dict[str, list[int]]]:
     """Run ``main`` in a new process: measured and predicted peak in bytes, by model and phase."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.estimate.estimated"],
-        cwd=ROOT,
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
+    given_back = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    answer: dict[str, dict[str, list[int]]] = answer_of(
+        "-m", "tests.estimate.estimated", environment=given_back
     )
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, dict[str, list[int]]] = json.loads(ended.stdout.splitlines()[-1])
     return answer
 
 

@@ -6,8 +6,6 @@ Whoever carries the tasks out, whatever fails on the way.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +17,6 @@ from accelera.errors import UnknownOutcomeError
 from accelera.execution import (
     AutoCpuExecutor,
     ExecutionStrategy,
-    Observer,
     ProcessesExecutor,
     RayExecutor,
     Retry,
@@ -28,21 +25,9 @@ from accelera.execution import (
     ThreadsExecutor,
 )
 from accelera.testing import BridgeCpu, FakeGpu, LocalCluster, out_of_memory, sticky, transient
-from tests.execution.stand_ins import blanked
+from tests.execution.stand_ins import Counting, blanked
 
 FAULTS = (out_of_memory, sticky, transient)
-
-
-class Counting(Observer):
-    """Sums what devices are said to have done."""
-
-    def __init__(self) -> None:
-        self.tasks: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
-        with self._lock:
-            self.tasks[device] += task_count
 
 
 def halved(task: int) -> int:

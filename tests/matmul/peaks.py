@@ -7,7 +7,6 @@ private and file-mapped pages, beside what the plan said.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,14 @@ import numpy as np
 from accelera.errors import BudgetExceededError
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import Store, open_store
+from tests.children import answer_of
 from tests.matmul.products import ROOMY, cpu, values
 from tests.planned import matmul
-
-ROOT = Path(__file__).parents[2]
 
 
 def measured(job: dict[str, Any]) -> dict[str, Any]:
     """Run ``main`` on ``job`` in a new process."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.matmul.peaks", json.dumps(job)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, Any] = json.loads(ended.stdout)
+    answer: dict[str, Any] = answer_of("-m", "tests.matmul.peaks", json.dumps(job))
     return answer
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +14,8 @@ from hypothesis import strategies as st
 from accelera._native import Arena, leave_arena
 from accelera.memory import process_memory
 from accelera.offload.memory_guard import arenas_in_torch
+from tests.children import answer_of
 
-ROOT = Path(__file__).parents[2]
 PAGE = 4096
 LIMIT = 4 << 20
 
@@ -226,10 +223,7 @@ print(json.dumps({"most": most, "touched": arena.peak_touched_bytes, "limit": LI
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="anonymous memory is read from /proc")
 def test_resident_memory_keeps_to_the_limit_however_fragmented() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
-    )
-    found = json.loads(done.stdout)
+    found = answer_of("-c", PROGRAM)
     assert found["touched"] <= found["limit"] * 1.02
     assert found["most"] <= found["limit"] * 1.02 + (2 << 20)
 

@@ -48,17 +48,16 @@ def test_a_limit_on_an_ancestor_counts_and_max_is_none(machine):
     assert limits(proc) == [CgroupMemory(200 * MIB, 0)]
 
 
-def test_a_container_sees_its_own_group_as_the_mount(machine):
+@pytest.mark.parametrize(
+    ("group", "root"),
+    [
+        pytest.param("/docker/abc", "/docker/abc", id="a container's own"),
+        pytest.param("/../../elsewhere", "/", id="hidden by a namespace"),
+    ],
+)
+def test_a_group_that_is_the_mount(machine, group, root):
     proc, mount = machine
-    mount_v2(proc, mount, "/docker/abc", root="/docker/abc")
-    write(mount / "memory.max", f"{50 * MIB}\n")
-    write(mount / "memory.current", "0\n")
-    assert limits(proc) == [CgroupMemory(50 * MIB, 50 * MIB)]
-
-
-def test_a_group_hidden_by_a_namespace_falls_back_to_the_mount(machine):
-    proc, mount = machine
-    mount_v2(proc, mount, "/../../elsewhere")
+    mount_v2(proc, mount, group, root)
     write(mount / "memory.max", f"{50 * MIB}\n")
     write(mount / "memory.current", "0\n")
     assert limits(proc) == [CgroupMemory(50 * MIB, 50 * MIB)]

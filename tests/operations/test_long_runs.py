@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import get_device
-from accelera.engine import Observer, Progress, job, journal_path, lazy, read_journal
+from accelera.engine import job, journal_path, lazy, read_journal
 from accelera.plan import (
     CostModel,
     ElementwiseProblem,
@@ -27,24 +24,16 @@ from accelera.plan import (
     plan_gram,
     plan_matmul,
 )
-from tests.planned import evaluate
+from tests.children import answer_of
+from tests.planned import StopAfter, evaluate
 
-ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 F4 = np.dtype("f4")
 COST = CostModel()
 
 
 def measured(operation: str, steps: int) -> dict[str, Any]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.operations.long_run", operation, str(steps)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
+    found: dict[str, Any] = answer_of("-m", "tests.operations.long_run", operation, str(steps))
     return found
 
 
@@ -102,15 +91,6 @@ def test_planning_lists_no_steps(name: str, room: int) -> None:
         assert plan.forecast.steps > 1_000_000
 
 
-class _StopAfter(Observer):
-    def __init__(self, tiles: int) -> None:
-        self._tiles = tiles
-
-    def on_progress(self, progress: Progress) -> None:
-        if progress.done_tiles >= self._tiles:
-            raise KeyboardInterrupt
-
-
 def test_the_journal_of_many_blocks_has_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_MOST_NOTES", 10)
     np.save(tmp_path / "a.npy", np.arange(64_000, dtype=np.float32).reshape(640, 100))
@@ -119,7 +99,7 @@ def test_the_journal_of_many_blocks_has_few_lines(tmp_path: Path, monkeypatch: p
     saved = evaluate(expr, **options)[1].plan.saved()
     saved = type(saved)(saved.operation, saved.operands, None, {**saved.spec, "tile": [2, 100]})
     with pytest.raises(KeyboardInterrupt):
-        evaluate(expr, out, pinned=saved, observers=[_StopAfter(300)], **options)
+        evaluate(expr, out, pinned=saved, observers=[StopAfter(300)], **options)
     lines = journal_path(out).read_bytes().count(b"\n")
     assert lines <= 1 + 10
     stored = sum(stop - start for (start, stop), _ in read_journal(journal_path(out))[1])

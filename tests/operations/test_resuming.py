@@ -8,23 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine import Observer, Progress, lazy
+from accelera.engine import lazy
 from accelera.errors import StoreChangedError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import values
 from tests.operations.running import CPU, smallest_budget
-from tests.planned import evaluate, gram, transpose
-
-
-class _StopAfter(Observer):
-    """Ends a run, as a user's Ctrl-C does, once so many blocks of the result are complete."""
-
-    def __init__(self, tiles: int) -> None:
-        self._tiles = tiles
-
-    def on_progress(self, progress: Progress) -> None:
-        if progress.done_tiles >= self._tiles:
-            raise KeyboardInterrupt
+from tests.planned import StopAfter, evaluate, gram, transpose
 
 
 def cases(folder: Path) -> dict[str, tuple[Any, tuple[Any, ...], Any]]:
@@ -47,7 +36,7 @@ def test_an_interrupted_run_is_finished_by_the_next(name: str, tmp_path: Path) -
     out = tmp_path / "out.npy"
     budget = smallest_budget(operation, *arguments)
     with pytest.raises(KeyboardInterrupt):
-        operation(*arguments, device=CPU, budget_bytes=budget, observers=[_StopAfter(5)])
+        operation(*arguments, device=CPU, budget_bytes=budget, observers=[StopAfter(5)])
     assert not out.exists()
     _, report = operation(*arguments, device=CPU, budget_bytes=budget, resume=True)
     assert report.steps_skipped >= 3
@@ -59,7 +48,7 @@ def test_another_expression_or_operand_is_not_resumed(tmp_path: Path) -> None:
     _, (expr, out), _ = cases(tmp_path)["expression"]
     budget = smallest_budget(evaluate, expr, out)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(expr, out, device=CPU, budget_bytes=budget, observers=[_StopAfter(5)])
+        evaluate(expr, out, device=CPU, budget_bytes=budget, observers=[StopAfter(5)])
     x, y = lazy(tmp_path / "a.npy"), lazy(tmp_path / "b.npy")
     with pytest.raises(StoreError, match="task"):
         evaluate(x * y + 2, out, device=CPU, budget_bytes=budget, resume=True)
@@ -71,7 +60,7 @@ def test_another_expression_or_operand_is_not_resumed(tmp_path: Path) -> None:
 def test_a_failing_run_leaves_nothing(tmp_path: Path) -> None:
     _, (expr, out), _ = cases(tmp_path)["expression"]
     with pytest.raises(KeyboardInterrupt):
-        evaluate(expr, out, device=CPU, observers=[_StopAfter(0)])
+        evaluate(expr, out, device=CPU, observers=[StopAfter(0)])
     left = {each.name for each in tmp_path.iterdir()}
     assert left <= {"a.npy", "b.npy", "out.npy.partial", "out.npy.journal"}
     assert not out.exists()

@@ -93,6 +93,21 @@ def least(make: Any) -> int:
     return refusal.value.needed_bytes
 
 
+def whole_and_in_passes(
+    make: Any, capacity: int, pass_steps: int, *, same_bits: bool = False
+) -> tuple[Plan, Plan]:
+    """Return two plans, the second in passes of so many steps; both do the same work for each block."""
+    whole = make(capacity)
+    plan = make(capacity, spec={**whole.spec, "pass_steps": pass_steps})
+    assert_exact(plan)
+    found: list[dict[Any, float]] = [{}, {}]
+    for each, flops in zip((whole, plan), found, strict=True):
+        assert_whole(each, flops)
+    near = found[1] if same_bits else pytest.approx(found[1])
+    assert found[0] == near
+    return whole, plan
+
+
 sizes = st.sampled_from([1, 63, 256, 300, 511, 1100, 2300])
 
 
@@ -127,15 +142,7 @@ def test_products(
             problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, tiles=tiles, **options
         )
 
-    capacity = least(make) + extra_bytes
-    whole = make(capacity)
-    plan = make(capacity, spec={**whole.spec, "pass_steps": pass_steps})
-    assert_exact(plan)
-    found: list[dict[Any, float]] = [{}, {}]
-    for each, flops in zip((whole, plan), found, strict=True):
-        assert_whole(each, flops)
-    assert found[0].keys() == found[1].keys()
-    assert all(found[0][name] == pytest.approx(found[1][name]) for name in found[0])
+    whole, plan = whole_and_in_passes(make, least(make) + extra_bytes, pass_steps)
     strips = max(1, max((math.ceil(m / whole.spec["strip"]), math.ceil(n / whole.spec["strip"]))))
     assert max(lengths(plan), default=0) <= max(pass_steps, strips)
     assert plan.moved_bytes >= plan.compulsory_bytes
@@ -155,15 +162,7 @@ def test_gram_matrices(depth: int, size: int, batch: tuple[int, ...], pass_steps
     def make(capacity_bytes: int, **options: Any) -> Plan:
         return plan_gram(problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options)
 
-    capacity = least(make) + 20_000
-    whole = make(capacity)
-    plan = make(capacity, spec={**whole.spec, "pass_steps": pass_steps})
-    assert_exact(plan)
-    found: list[dict[Any, float]] = [{}, {}]
-    for each, flops in zip((whole, plan), found, strict=True):
-        assert_whole(each, flops)
-    assert found[0].keys() == found[1].keys()
-    assert all(found[0][name] == pytest.approx(found[1][name]) for name in found[0])
+    whole_and_in_passes(make, least(make) + 20_000, pass_steps)
 
 
 @settings(max_examples=40)
@@ -186,14 +185,7 @@ def test_sweeps(shape: tuple[int, ...], reduced: Any, broadcast: bool, pass_step
             problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options
         )
 
-    capacity = least(make)
-    whole = make(capacity)
-    plan = make(capacity, spec={**whole.spec, "pass_steps": pass_steps})
-    assert_exact(plan)
-    found: list[dict[Any, float]] = [{}, {}]
-    for each, flops in zip((whole, plan), found, strict=True):
-        assert_whole(each, flops)
-    assert found[0] == found[1]
+    whole, plan = whole_and_in_passes(make, least(make), pass_steps, same_bits=True)
     assert max(lengths(plan)) <= pass_steps
     assert list(map(_outline, whole.steps())) == list(map(_outline, plan.steps()))
 

@@ -19,21 +19,22 @@ def test_a_plan_comes_back(tmp_path: Path) -> None:
     assert SavedPlan.load(tmp_path / "plan.json") == PLAN
 
 
-@pytest.mark.parametrize("change", [{}, {"more": 1}, {"spec": []}])
-def test_another_version_is_named_whatever_its_fields_are(tmp_path: Path, change: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("version", "change", "says"),
+    [
+        *((2, change, "format 2") for change in ({}, {"more": 1}, {"spec": []})),
+        *((1, change, "no saved plan") for change in ({"more": 1}, {"spec": []})),
+    ],
+)
+def test_other_fields_are_no_plan_and_another_version_is_named_whatever_its_fields_are(
+    tmp_path: Path, version: int, change: dict[str, object], says: str
+) -> None:
     path = tmp_path / "plan.json"
     PLAN.save(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change, "accelera_plan": 2}))
-    with pytest.raises(StoreFormatError, match="format 2"):
-        SavedPlan.load(path)
-
-
-@pytest.mark.parametrize("change", [{"more": 1}, {"spec": []}])
-def test_other_fields_are_no_plan(tmp_path: Path, change: dict[str, object]) -> None:
-    path = tmp_path / "plan.json"
-    PLAN.save(path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(StoreFormatError, match="no saved plan"):
+    saved = json.loads(path.read_text())
+    assert saved["accelera_plan"] == 1
+    path.write_text(json.dumps({**saved, **change, "accelera_plan": version}))
+    with pytest.raises(StoreFormatError, match=says):
         SavedPlan.load(path)
 
 
