@@ -73,6 +73,8 @@ def test_other_languages_are_not_parsed(run: Run) -> None:
         (("t.parquet", "--machine", "abacus"), "abacus"),
         (("t.parquet", "--budget", "lots"), "lots"),
         (("none.py",), "none.py"),
+        (("t.parquet", "-O", "O3"), "a trace has no levels"),
+        (("s.py", "-b", "1GB"), "does not tell of memory"),
     ],
 )
 def test_mistakes_are_one_line_and_usage(run: Run, words: tuple[str, ...], said: str) -> None:
@@ -85,16 +87,3 @@ def test_the_format_may_be_named(run: Run, folder: Path) -> None:
     (folder / "t.parquet").rename(folder / "t.py")
     ran = run("predict-compile", "t.py", "--format", "parquet", "--json")
     assert json.loads(ran.stdout)["steps"] == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("t.parquet", "-O", "O3"), "a trace has no levels"),
-        (("s.py", "-b", "1GB"), "does not tell of memory"),
-    ],
-)
-def test_what_only_the_other_kind_takes_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:
-    ran = run("predict-compile", *words)
-    assert ran.exit_code == 2
-    assert said in ran.stderr

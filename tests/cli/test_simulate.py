@@ -70,9 +70,17 @@ def test_a_preset_with_and_without_another_capacity(trace: Trace) -> None:
         (("sweep", "t.parquet", "--plot", "x.pdf"), ".png nor .html"),
         (("sweep", "t.parquet", "-c", "much"), "not a size"),
         (("sweep", "t.parquet", "--cluster", "slurm"), "the only one known is ray"),
+        (("simulate", "t.parquet", "-c", "99999999TiB"), "over 2**62 bytes"),
+        (("simulate", "t.parquet", "-c", "1MiB", "--seed", "-1"), "'--seed'"),
+        (("sweep", "t.parquet", "-c", "0"), "0 capacities are none"),
+        (("sweep", "t.parquet", "--plot", "nowhere/s.html"), "no folder nowhere"),
+        (("sweep", "t.parquet", "-c", ","), "nothing is named"),
+        (("sweep", "t.parquet", "-c", "-3"), "'--capacities'"),
+        (("sweep", "t.parquet", "-p", ""), "leave it out to try all"),
+        (("advise", "t.parquet", "-b", "99999999TiB"), "over 2**62 bytes"),
     ],
 )
-def test_wrong_words_are_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_meant_is_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:
     ran = call(*words)
     assert ran.exit_code == 2
     assert says in ran.output
@@ -102,25 +110,6 @@ def test_quiet_sweep_only_plots(trace: Trace) -> None:
     ran = call("sweep", "t.parquet", "-c", "3", "-p", "lru", "--quiet", "--no-bound", "--plot", "s.html")
     assert ran.output == ""
     assert Path("s.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("simulate", "t.parquet", "-c", "99999999TiB"), "over 2**62 bytes"),
-        (("simulate", "t.parquet", "-c", "1MiB", "--seed", "-1"), "'--seed'"),
-        (("sweep", "t.parquet", "-c", "0"), "0 capacities are none"),
-        (("sweep", "t.parquet", "--plot", "nowhere/s.html"), "no folder nowhere"),
-        (("sweep", "t.parquet", "-c", ","), "nothing is named"),
-        (("sweep", "t.parquet", "-c", "-3"), "'--capacities'"),
-        (("sweep", "t.parquet", "-p", ""), "leave it out to try all"),
-        (("advise", "t.parquet", "-b", "99999999TiB"), "over 2**62 bytes"),
-    ],
-)
-def test_numbers_that_cannot_be_meant_are_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:
-    ran = call(*words)
-    assert ran.exit_code == 2
-    assert says in ran.output
 
 
 def test_the_learned_policy_scores_the_trace_itself(trace: Trace) -> None:
