@@ -196,69 +196,23 @@ RENAMED = {
 }
 """Argument names of PyTorch, and what the array API calls them."""
 
-DRAWN = frozenset(
-    [
-        "bernoulli",
-        "cauchy",
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "exponential",
-        "geometric",
-        "log_normal",
-        "multinomial",
-        "new_empty",
-        "new_empty_strided",
-        "nn.functional.alpha_dropout",
-        "nn.functional.dropout",
-        "nn.functional.dropout2d",
-        "nn.functional.dropout3d",
-        "nn.functional.feature_alpha_dropout",
-        "nn.functional.rrelu",
-        "normal",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "uniform",
-    ]
-)
+_DRAWN = """
+bernoulli cauchy empty empty_like empty_strided exponential geometric log_normal multinomial new_empty
+new_empty_strided nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d
+nn.functional.dropout3d nn.functional.feature_alpha_dropout nn.functional.rrelu normal rand_like randint
+randint_like randn randn_like uniform
+"""
+DRAWN = frozenset(_DRAWN.split())
 """Results that are drawn, or whose elements may be anything: only their shapes and types are compared,
 as with dropout."""
 
 GAUGE = {"svd", "linalg.svd", "linalg.eig", "linalg.eigh", "linalg.qr", "qr", "svd_lowrank", "pca_lowrank"}
 """Decompositions that are determined up to signs: compared by the functions that PyTorch's tests use."""
 
-_PRODUCTS = (
-    "matmul",
-    "__rmatmul__",
-    "addbmm",
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "cdist",
-    "einsum",
-    "linalg.multi_dot",
-    "mm",
-)
+_PRODUCTS = "matmul __rmatmul__ addbmm addmm baddbmm bmm cdist einsum linalg.multi_dot mm"
 _SUMS = {torch.float32: (1e-4, 1e-4)}
 TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
-    **dict.fromkeys(
-        [
-            "matmul",
-            "__rmatmul__",
-            "addbmm",
-            "addmm",
-            "baddbmm",
-            "bmm",
-            "cdist",
-            "einsum",
-            "linalg.multi_dot",
-            "mm",
-        ],
-        _SUMS,
-    ),
+    **dict.fromkeys(_PRODUCTS.split(), _SUMS),
     "cov": {torch.float64: (1e-4, 1e-4)},  # PyTorch sums float32 weights in float32, Tensora in float64
     "matrix_exp": {torch.float32: (1e-4, 1e-3)},
     **{

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import warnings
 from collections import Counter
 from typing import Any
@@ -19,6 +18,8 @@ from accelera.tensora.core import native
 from tests.tensora.autocast_types import DIFFERENT, cases
 from tests.tensora.opinfo_table import agreeing
 from tests.tensora.test_nn_modules import ours, tensors
+from tests.tensora.test_training_curves import Block
+from tests.threads import run_in_threads
 
 LOWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -207,9 +208,7 @@ def test_other_threads_are_not_in_the_block() -> None:
             found.append(amp.get_autocast_dtype())
 
     with ts.autocast():
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        run_in_threads(work)
         assert amp.get_autocast_dtype() == ts.bfloat16
     assert found == [False, ts.float16]
 
@@ -345,27 +344,12 @@ def test_one_graph_serves_two_passes_through_a_cast_weight() -> None:
 # --- training ---------------------------------------------------------------------------------------------
 
 
-def mlp(library: Any) -> Any:
-    return library.Sequential(
-        library.Linear(20, 32), library.LayerNorm(32), library.GELU(), library.Linear(32, 32),
-        library.Tanh(), library.Linear(32, 5),
-    )  # fmt: skip
-
-
-def transformer(library: Any) -> Any:
-    layer = library.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, activation="gelu")
-    return library.Sequential(
-        library.Embedding(11, 16),
-        library.TransformerEncoder(layer, 2),
-        library.Flatten(),
-        library.Linear(96, 5),
-    )
-
-
 def batches(model: Any, steps: int) -> list[tuple[Any, Any]]:
     random = np.random.default_rng(3)
     drawn = [
-        random.normal(size=(16, 20)).astype("f") if model is mlp else random.integers(0, 11, size=(16, 6))
+        random.normal(size=(16, 20)).astype("f")
+        if model is Block.mlp
+        else random.integers(0, 11, size=(16, 6))
         for _ in range(steps)
     ]
     return [(x, x[:, :5].argmax(1)) for x in drawn]
@@ -383,7 +367,7 @@ def pair(build: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("dtype", LOWER)
-@pytest.mark.parametrize("build", [mlp, transformer])
+@pytest.mark.parametrize("build", [Block.mlp, Block.transformer])
 def test_losses_are_pytorchs_up_to_the_precision(build: Any, dtype: str) -> None:
     ours, theirs = pair(build)
     optimizer, expected_of = optim.Adam(ours.parameters(), lr=2e-3), torch.nn.CrossEntropyLoss()

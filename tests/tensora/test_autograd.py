@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from accelera.tensora import autograd
 from accelera.tensora.core import native
+from tests.threads import run_in_threads
 
 F64 = native.dtype.float64
 
@@ -156,9 +157,7 @@ def test_no_grad_is_of_its_thread_and_nests() -> None:
     seen = []
     with autograd.no_grad():
         assert not (x * 2).requires_grad
-        thread = threading.Thread(target=lambda: seen.append((x * 2).requires_grad))
-        thread.start()
-        thread.join()
+        run_in_threads(lambda: seen.append((x * 2).requires_grad))
         with autograd.enable_grad():
             assert (x * 2).requires_grad
         assert not autograd.is_grad_enabled()
@@ -286,11 +285,7 @@ def test_two_threads_have_tapes_of_their_own() -> None:
             autograd.backward(y)
         results[seed] = x.grad.item()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(partial(work, seed) for seed in (1, 2, 3)))
     assert len(set(results.values())) == 1  # the gradient does not depend on x
 
 

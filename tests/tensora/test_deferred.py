@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
+from tests.threads import run_in_threads
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 N = 1 << 17
@@ -45,7 +45,6 @@ def peak_above(work: Callable[[], Any]) -> int:
 FLOATS = (ts.float32, ts.float64)
 SHAPES = [(6, 7), (1, 7), (6, 1), (7,), ()]
 UNARY = ["exp", "negative", "tanh", "square", "abs", "isfinite"]
-KINDS = ["unary", "binary", "where", "cast", "write", "add to", "view", "sum", "forget", "lend"]
 BINARY = ["add", "subtract", "multiply", "maximum", "less"]
 
 
@@ -184,13 +183,7 @@ def test_threads_that_need_the_same_result() -> None:
         x = ts.ones(N)
         y = gelu(x, ts.tanh)
         found: list[float] = []
-        threads = [
-            threading.Thread(target=lambda y=y, found=found: found.append(y[3].item())) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(*[lambda y=y, found=found: found.append(y[3].item())] * 4)
         assert len(set(found)) == 1
         y += 1  # all of them have the same memory
         assert y[3].item() == found[0] + 1

@@ -10,23 +10,9 @@ import torch
 
 from accelera.tensora import autograd, fft
 from accelera.tensora.core import native
+from tests.tensora.test_linalg import numbers, tensor
 
 NORMS = ("backward", "ortho", "forward")
-
-
-def numbers(shape: tuple[int, ...], dtype: str = "float64", seed: int = 0) -> Any:
-    random = np.random.default_rng(seed)
-    values = random.normal(size=shape)
-    if dtype.startswith("complex"):
-        values = values + 1j * random.normal(size=shape)
-    return values.astype(dtype)
-
-
-def tensor(x: Any, requires_grad: bool = False) -> Any:
-    made = native.asarray(np.asarray(x))
-    if requires_grad:
-        made.requires_grad = True
-    return made
 
 
 def same(found: Any, expected: Any) -> None:

@@ -39,33 +39,12 @@ IMAGE = normal(3, 4, 5, 2)
 CLASSES = np.array([2, 0, 5, 1])
 PIXELS = RANDOM.integers(0, 4, (3, 5, 2))
 PIXELS[0, 0] = -100
+OF_ONE_TENSOR = """
+relu relu6 sigmoid tanh silu mish softplus elu celu selu gelu leaky_relu hardtanh hardsigmoid hardswish
+hardshrink softshrink softsign tanhshrink logsigmoid glu
+"""
 ACTIVATIONS: list[Case] = [
-    *(
-        (name, (X,), {})
-        for name in [
-            "relu",
-            "relu6",
-            "sigmoid",
-            "tanh",
-            "silu",
-            "mish",
-            "softplus",
-            "elu",
-            "celu",
-            "selu",
-            "gelu",
-            "leaky_relu",
-            "hardtanh",
-            "hardsigmoid",
-            "hardswish",
-            "hardshrink",
-            "softshrink",
-            "softsign",
-            "tanhshrink",
-            "logsigmoid",
-            "glu",
-        ]
-    ),
+    *((name, (X,), {}) for name in OF_ONE_TENSOR.split()),
     ("gelu", (X,), {"approximate": "tanh"}),
     ("softplus", (X,), {"beta": 2.0, "threshold": 1.0}),
     ("elu", (X,), {"alpha": 0.5}),

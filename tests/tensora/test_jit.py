@@ -153,24 +153,29 @@ def test_gradients_through_random_programs_have_the_bits_of_the_function(program
         check_same(gradients(plain, seed), wanted)
 
 
+def program_step(program, leaves):
+    """A step of training by the last value of a generated program, of which the leaves are the inputs."""
+    for leaf in leaves:
+        leaf.requires_grad = True
+    optimizer = optim.SGD(leaves, lr=0.01, momentum=0.9)
+
+    def step(scale):
+        optimizer.zero_grad()
+        loss = (run_program(program, [leaf * scale for leaf in leaves])[-1] ** 2).mean()
+        if loss.requires_grad:
+            loss.backward()
+            optimizer.step()
+        return loss
+
+    return step
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=programs, side=st.sampled_from([3, 40]))
 def test_a_whole_step_of_random_programs_has_the_bits_of_the_function(program, side):
     def trained(wrap):
         leaves = [values((side, side), 1), values((side, side), 2)]
-        for leaf in leaves:
-            leaf.requires_grad = True
-        optimizer = optim.SGD(leaves, lr=0.01, momentum=0.9)
-
-        def step(scale):
-            optimizer.zero_grad()
-            loss = (run_program(program, [leaf * scale for leaf in leaves])[-1] ** 2).mean()
-            if loss.requires_grad:
-                loss.backward()
-                optimizer.step()
-            return loss
-
-        run = wrap(step)
+        run = wrap(program_step(program, leaves))
         return [run(ts.asarray(np.float32(1 + 0.1 * i))).detach() for i in range(4)] + leaves
 
     wanted = trained(lambda step: step)
@@ -270,6 +275,21 @@ class Twice(nn.Module):
         return self.inner(x, x, x, need_weights=False)[0]
 
 
+def passes_of(module, run, inputs):
+    """Results and gradients of each pass through a module, which is called as ``run``, and its last state."""
+    found = []
+    for x in inputs:
+        x.requires_grad = True
+        out = run(x)
+        (out * out).sum().backward()
+        found += [out.detach(), x.grad]
+        for each in module.parameters():
+            if each.grad is not None:
+                found.append(each.grad)
+            each.grad = None
+    return found + [each.detach() for each in module.state_dict().values()]
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_train_alike(name, training):
@@ -278,19 +298,7 @@ def test_modules_train_alike(name, training):
     def trained(wrap):
         ts.random.manual_seed(3)
         module = make().train(training)
-        run = wrap(module)
-        found = []
-        for seed in range(4):
-            x = values(shape, seed)
-            x.requires_grad = True
-            out = run(x)
-            (out * out).sum().backward()
-            found += [out.detach(), x.grad]
-            for each in module.parameters():
-                if each.grad is not None:
-                    found.append(each.grad)
-                each.grad = None
-        return found + [each.detach() for each in module.state_dict().values()]
+        return passes_of(module, wrap(module), [values(shape, seed) for seed in range(4)])
 
     check_same(trained(ts.jit), trained(lambda module: module))
 
@@ -787,20 +795,21 @@ def test_a_second_backward_pass_and_writes_before_it_are_refused():
         out.sum().backward()
 
 
+def gradients_of_late_backward_passes(module, call, inputs):
+    """Gradients of several forward passes, whose backward passes come after all of them."""
+    module.zero_grad()
+    outs = [call(x) for x in inputs]
+    for out in reversed(outs):
+        (out**2).sum().backward()
+    return [each.grad for each in module.parameters()]
+
+
 def test_two_forward_passes_before_their_backward_passes():
     module = network()
     run = ts.jit(module)
     inputs = [values((8, 64), seed) for seed in range(4)]
-
-    def gradients(call):
-        module.zero_grad()
-        outs = [call(x) for x in inputs]
-        for out in reversed(outs):
-            (out**2).sum().backward()
-        return [each.grad for each in module.parameters()]
-
     run(inputs[0])
-    check_same(gradients(run), gradients(module))
+    check_same(*(gradients_of_late_backward_passes(module, call, inputs) for call in (run, module)))
 
 
 def test_optimizers_and_schedules_step_in_python():

@@ -7,7 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,13 +22,17 @@ from tests.tensora.test_jit import (
     READS_ELEMENTS,
     element_type,
     given_tensors,
+    gradients_of_late_backward_passes,
     network,
+    passes_of,
+    program_step,
     programs,
     run_program,
     training_step,
     values,
     values_and_gradients,
 )
+from tests.threads import run_in_threads
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 CALLS = 4
@@ -79,19 +83,7 @@ def test_random_programs(program, device):
 def test_whole_steps_of_random_programs(program, device):
     def trained(wrap):
         leaves = [on(device, values((5, 5), seed)) for seed in (1, 2)]
-        for leaf in leaves:
-            leaf.requires_grad = True
-        optimizer = optim.SGD(leaves, lr=0.01, momentum=0.9)
-
-        def step(scale):
-            optimizer.zero_grad()
-            loss = (run_program(program, [leaf * scale for leaf in leaves])[-1] ** 2).mean()
-            if loss.requires_grad:
-                loss.backward()
-                optimizer.step()
-            return loss
-
-        run = wrap(step)
+        run = wrap(program_step(program, leaves))
         scales = [on(device, ts.asarray(np.float32(1 + 0.1 * i))) for i in range(CALLS)]
         return [run(scale).detach() for scale in scales] + [leaf.detach() for leaf in leaves]
 
@@ -121,19 +113,7 @@ def test_modules_train_alike(name, device):
     def trained(wrap):
         ts.random.manual_seed(3)
         module = make().to(device)
-        run = wrap(module)
-        found = []
-        for seed in range(CALLS):
-            x = on(device, values(shape, seed))
-            x.requires_grad = True
-            out = run(x)
-            (out * out).sum().backward()
-            found += [out.detach(), x.grad]
-            for each in module.parameters():
-                if each.grad is not None:
-                    found.append(each.grad)
-                each.grad = None
-        return found + [each.detach() for each in module.state_dict().values()]
+        return passes_of(module, wrap(module), [on(device, values(shape, seed)) for seed in range(CALLS)])
 
     check_close(trained(ts.jit), trained(lambda module: module), 1e-4)
 
@@ -280,16 +260,9 @@ def test_two_forward_passes_before_their_backward_passes(device):
     module = network().to(device)
     run = ts.jit(module)
     inputs = [on(device, values((8, 64), seed)) for seed in range(4)]
-
-    def gradients(call):
-        module.zero_grad()
-        outs = [call(x) for x in inputs]
-        for out in reversed(outs):
-            (out**2).sum().backward()
-        return [each.grad for each in module.parameters()]
-
     for _ in range(2):
-        check_close(gradients(run), gradients(module), 1e-4)
+        found, wanted = (gradients_of_late_backward_passes(module, call, inputs) for call in (run, module))
+        check_close(found, wanted, 1e-4)
 
 
 def test_gradients_accumulate(device):
@@ -508,11 +481,7 @@ def test_other_threads_compute_meanwhile(device):
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*(partial(work, seed) for seed in range(3)))
     assert not failures
 
 

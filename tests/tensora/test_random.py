@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import stats
 
 from accelera.tensora import random
 from accelera.tensora.core import native
+from tests.threads import run_in_threads
 
 # counter, key, result: philox4x32 with 10 rounds in kat_vectors of Random123, the authors' library.
 KNOWN = [
@@ -199,11 +199,7 @@ def test_threads_never_make_the_same_draw() -> None:
         for _ in range(200):
             drawn.append(generator.integers(1 << 62).item())
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads(*[work] * 4)
     assert len(set(drawn)) == 800
     assert generator.state == (16, 800)
 

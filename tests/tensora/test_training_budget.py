@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ import accelera.tensora as ts
 from accelera.errors import BudgetExceededError
 from accelera.tensora import functional, optim
 from accelera.trace import Kind, Occupancy, Trace
+from tests.threads import run_in_threads
 
 
 @dataclass(frozen=True)
@@ -372,9 +372,7 @@ def test_one_step_at_a_time_and_other_threads_stay_outside() -> None:
     with budget:
         with pytest.raises(RuntimeError, match="goes on already"), ts.budget("64MiB"):
             pass
-        thread = threading.Thread(target=lambda: made.append(ts.ones((900, 900)) @ ts.ones((900, 900))))
-        thread.start()
-        thread.join()
+        run_in_threads(lambda: made.append(ts.ones((900, 900)) @ ts.ones((900, 900))))
         inside = ts.ones((500, 500))
     assert float(made[0].sum()) == 900**3
     del budget
