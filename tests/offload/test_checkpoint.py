@@ -17,6 +17,7 @@ from accelera.errors import BudgetExceededError, DTypeError, StoreError, StoreFo
 from accelera.offload import OffloadedTensor
 from tests.offload.language_model import WORDS, LanguageModel, language_model
 from tests.offload.test_checkpoint_files import saved
+from tests.offload.training_models import losses_by
 
 WIDE = {"width": 192, "blocks": 2}
 
@@ -69,14 +70,7 @@ def test_training_a_checkpoint_equals_training_in_memory(tmp_path: Path) -> None
 
 def _trained(model: nn.Module) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = model(words()).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return losses_by(optimizer, lambda _: model(words()).square().mean(), 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, "float16"])

@@ -16,6 +16,7 @@ from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.module import swap_in
 from accelera.offload.training.hooks import Recomputed, Training
+from tests.offload.training_models import losses_by
 
 X = torch.randn(64, 512, generator=torch.Generator().manual_seed(2))
 
@@ -34,14 +35,7 @@ def _offloaded(activations: str) -> nn.Module:
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) -> list[float]:
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = (model(X) - X).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return losses_by(optimizer, lambda _: (model(X) - X).square().mean(), steps)
 
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:

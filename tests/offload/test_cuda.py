@@ -14,6 +14,7 @@ from torch import nn
 import accelera as acc
 from tests.gpus import own_stream
 from tests.offload.language_model import language_model, loss_of
+from tests.offload.training_models import losses_by
 
 pytestmark = pytest.mark.cuda
 
@@ -96,14 +97,7 @@ def test_inference_gives_the_same_inside_the_budget(store: Path | None, dtype: t
 
 def trained(model: nn.Module, steps: int = 3) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    losses = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = (model(rows(4)) - step).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return losses_by(optimizer, lambda step: (model(rows(4)) - step).square().mean(), steps)
 
 
 def test_training_gives_the_same_inside_the_budget(store: Path | None) -> None:

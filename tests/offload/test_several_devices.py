@@ -22,6 +22,7 @@ from accelera.offload.multi_device import units_of
 from accelera.testing import FakeCuda
 from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
+from tests.offload.training_models import losses_by
 
 MIB = 1 << 20
 
@@ -235,14 +236,7 @@ def is_on(tensor: torch.Tensor, cache: Any) -> bool:
 
 def losses_of(model: nn.Module, x: torch.Tensor, steps: int = 3) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return losses_by(optimizer, lambda _: model(x).square().mean(), steps)
 
 
 def over_two(model: nn.Module) -> nn.Module:

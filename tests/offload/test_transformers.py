@@ -10,6 +10,7 @@ import transformers
 
 from accelera import estimate, offload, offloaded
 from tests.offload.pools import pair, same, values
+from tests.offload.training_models import losses_by
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -93,14 +94,7 @@ def _mixtral(experts: int) -> Any:
 
 
 def _trained(model: Any, inputs: dict[str, torch.Tensor], steps: int) -> list[float]:
-    optimizer, losses = torch.optim.AdamW(model.parameters()), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = model(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+    return losses_by(torch.optim.AdamW(model.parameters()), lambda _: model(**inputs).loss, steps)
 
 
 def test_a_mixture_whose_shapes_depend_on_values_says_what_to_do() -> None:

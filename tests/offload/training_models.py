@@ -10,6 +10,20 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 
+def losses_by(
+    optimizer: torch.optim.Optimizer, loss: Callable[[int], torch.Tensor], steps: int
+) -> list[float]:
+    """Return the losses of so many steps, in each of which ``loss`` computes it from the step's number."""
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        found = loss(step)
+        found.backward()
+        optimizer.step()
+        losses.append(found.item())
+    return losses
+
+
 class Residual(nn.Module):
     """Convolutions with batch norm, and sums and ReLU in place."""
 

@@ -25,7 +25,7 @@ from pyarrow import parquet
 
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import write_trace
-from tests.trace.damage import COLUMNS, IMPOSSIBLE, ROWS, SNAPSHOT
+from tests.trace.damage import COLUMNS, IMPOSSIBLE, ROWS, SNAPSHOT, places_of
 from tests.trace.examples import step_by_step
 
 SEED = 20_240_607
@@ -107,7 +107,7 @@ def _changed(dice: random.Random, document: Any) -> Any:
     """Change or take out one or two parts of a JSON-like document."""
     document = copy.deepcopy(document)
     for _ in range(dice.randrange(1, 3)):
-        places = list(_places(document))
+        places = list(places_of(document))
         if places:
             holder, key = dice.choice(places)
             if dice.randrange(6):
@@ -115,13 +115,6 @@ def _changed(dice: random.Random, document: Any) -> Any:
             else:
                 del holder[key]
     return document
-
-
-def _places(part: Any) -> Iterator[tuple[Any, Any]]:
-    pairs = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
-    for key, value in pairs:
-        yield part, key
-        yield from _places(value)
 
 
 class _Calls:

@@ -6,7 +6,7 @@ import copy
 import io
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def _tree(draw: Draw, document: Any) -> Any:
     """Change or take out one or two parts of a JSON-like document."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 2))):
-        places = list(_places(document))
+        places = list(places_of(document))
         if not places:
             return document
         holder, key = places[draw(st.integers(0, len(places) - 1))]
@@ -116,11 +116,12 @@ def _tree(draw: Draw, document: Any) -> Any:
     return document
 
 
-def _places(part: Any) -> Any:
+def places_of(part: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place of a JSON-like document: what holds it, and its key there."""
     pairs = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
     for key, value in pairs:
         yield part, key
-        yield from _places(value)
+        yield from places_of(value)
 
 
 def _json(draw: Draw, whole: bytes) -> bytes:
