@@ -43,8 +43,8 @@ def planned(share: float, steps: int = 2) -> tuple[Network, ts.Budget]:
 def kinds_of(budget: ts.Budget) -> set[int]:
     """Kinds of the actions of the plan that a budget follows."""
     plans = budget._plans[None]
-    assert budget._now.plan is not None
-    actions, *_ = plans.graph.schedule(*plans._prices, budget._now.plan.fates)
+    assert budget._current.plan is not None
+    actions, *_ = plans.graph.schedule(*plans._costs, budget._current.plan.fates)
     return {kind for _, _, kind, _ in actions}
 
 

@@ -76,7 +76,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - as torch.autocast
 
 
 def is_autocast_enabled(device: Any = "cpu") -> bool:
-    """Whether this thread's operations on such a device are cast."""
+    """Return whether this thread's operations on a device run in mixed precision."""
     return bool(native.autocasting() and native.autocast_of(_on_cuda(device))[0])
 
 

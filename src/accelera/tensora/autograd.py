@@ -11,7 +11,7 @@ from accelera.tensora.core import Tensor, native, require_tensors
 Tensors = Tensor | Sequence[Tensor]
 
 
-def _listed(tensors: Tensors | None) -> list[Any]:
+def _as_list(tensors: Tensors | None) -> list[Any]:
     if tensors is None:
         return []
     if isinstance(tensors, Tensor):
@@ -25,7 +25,7 @@ def _listed(tensors: Tensors | None) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _recording(enabled: bool) -> Iterator[None]:
+def _grad_mode(enabled: bool) -> Iterator[None]:
     before = native.grad_enabled()
     native.set_grad_enabled(enabled)
     try:
@@ -36,16 +36,16 @@ def _recording(enabled: bool) -> Iterator[None]:
 
 def no_grad() -> contextlib.AbstractContextManager[None]:
     """Context, or decorator, in which this thread's operations are not recorded."""
-    return _recording(False)
+    return _grad_mode(False)
 
 
 def enable_grad() -> contextlib.AbstractContextManager[None]:
     """Context, or decorator, in which operations are recorded again inside `no_grad`."""
-    return _recording(True)
+    return _grad_mode(True)
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations of this thread are recorded."""
+    """Return whether operations of this thread are recorded."""
     return bool(native.grad_enabled())
 
 
@@ -53,7 +53,7 @@ def is_grad_enabled() -> bool:
 def detect_anomaly() -> Iterator[None]:
     """Context in which a failure or NaN in the backward pass names the line of the forward pass.
 
-    Every operation then notes where the program stands, which costs tens of microseconds.
+    Every operation then records its Python stack, which costs tens of microseconds.
     """
     before = native.anomaly()
     native.set_anomaly(True)
@@ -97,7 +97,7 @@ def backward(
 
     """
     retain = create_graph if retain_graph is None else retain_graph
-    native.backward(_listed(tensors), _listed(grad_tensors), [], retain, create_graph, True, True)
+    native.backward(_as_list(tensors), _as_list(grad_tensors), [], retain, create_graph, True, True)
 
 
 def grad(
@@ -122,9 +122,9 @@ def grad(
 
     """
     retain = create_graph if retain_graph is None else retain_graph
-    wanted = _listed(inputs)
+    wanted = _as_list(inputs)
     found = native.backward(
-        _listed(outputs), _listed(grad_outputs), wanted, retain, create_graph, False, allow_unused
+        _as_list(outputs), _as_list(grad_outputs), wanted, retain, create_graph, False, allow_unused
     )
     return tuple(found)
 
@@ -163,7 +163,7 @@ def register_post_accumulate_grad_hook(tensor: Any, function: Callable[[Any], An
 
 
 class Context:
-    """State that the forward part of a `Function` leaves for its backward part."""
+    """State that the forward part of a `Function` saves for its backward part."""
 
     def __init__(self) -> None:
         self.saved_tensors: tuple[Any, ...] = ()
@@ -186,7 +186,7 @@ class Context:
 
 
 class Function:
-    """Operation with a gradient of the user's own.
+    """Operation with a user-defined gradient.
 
     A subclass defines two static methods, ``forward(ctx, *inputs)`` and ``backward(ctx, *grads)``, the latter
     with one gradient (or None) for each input, and is used as ``Subclass.apply(*inputs)``. A backward part
@@ -235,20 +235,20 @@ class Function:
 # --- products with Jacobians ------------------------------------------------------------------------------
 
 
-def _fresh(inputs: Tensors) -> list[Any]:
-    """Leaves with the elements of the inputs."""
-    leaves = [each.detach() for each in _listed(inputs)]
+def _new_leaves(inputs: Tensors) -> list[Any]:
+    """Return the inputs detached, as new leaves that require gradients."""
+    leaves = [each.detach() for each in _as_list(inputs)]
     for leaf in leaves:
         leaf.requires_grad = True
     return leaves
 
 
-def _tracked(tensors: Sequence[Any]) -> list[Any]:
-    """Inputs that stay in their graph; leaves are made of those that are in none."""
-    return [each if each.requires_grad else _fresh(each)[0] for each in tensors]
+def _differentiable_inputs(tensors: Sequence[Any]) -> list[Any]:
+    """Return the inputs, those that require no gradient replaced by new leaves."""
+    return [each if each.requires_grad else _new_leaves(each)[0] for each in tensors]
 
 
-def _zeros(tensor: Any) -> Any:
+def _zeros_like(tensor: Any) -> Any:
     return native.full(tuple(tensor.shape), 0, tensor.dtype)
 
 
@@ -256,11 +256,11 @@ def vjp(
     function: Callable[..., Any], inputs: Tensors, v: Tensors | None = None, *, create_graph: bool = False
 ) -> tuple[Any, Any]:
     """Outputs of ``function(*inputs)``, and the product of `v` with its Jacobian from the left."""
-    leaves = _tracked(_listed(inputs)) if create_graph else _fresh(inputs)
+    leaves = _differentiable_inputs(_as_list(inputs)) if create_graph else _new_leaves(inputs)
     with enable_grad():
         outputs = function(*leaves)
         found = grad(outputs, leaves, v, create_graph=create_graph, allow_unused=True)
-    found = tuple(_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True))
+    found = tuple(_zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True))
     return outputs, found[0] if isinstance(inputs, Tensor) else found
 
 
@@ -272,15 +272,15 @@ def jvp(
     Two backward passes: the vjp is linear in its weights, and its own vjp with respect to them is the product
     (the "double backward trick").
     """
-    leaves = _tracked(_listed(inputs)) if create_graph else _fresh(inputs)
+    leaves = _differentiable_inputs(_as_list(inputs)) if create_graph else _new_leaves(inputs)
     with enable_grad():
         outputs = function(*leaves)
-        listed = _listed(outputs)
-        weights = [_zeros(each.detach()) for each in listed]
+        listed = _as_list(outputs)
+        weights = [_zeros_like(each.detach()) for each in listed]
         for weight in weights:
             weight.requires_grad = True
         linear = grad(listed, leaves, weights, create_graph=True, allow_unused=True)
-        used = [(g, direction) for g, direction in zip(linear, _listed(v), strict=True) if g is not None]
+        used = [(g, direction) for g, direction in zip(linear, _as_list(v), strict=True) if g is not None]
         products: Sequence[Any] = [None] * len(weights)
         used = [(g, direction) for g, direction in used if g.requires_grad]
         if used:
@@ -291,12 +291,14 @@ def jvp(
                 create_graph=create_graph,
                 allow_unused=True,
             )
-    found = tuple(_zeros(weight) if g is None else g for g, weight in zip(products, weights, strict=True))
+    found = tuple(
+        _zeros_like(weight) if g is None else g for g, weight in zip(products, weights, strict=True)
+    )
     return outputs, found[0] if isinstance(outputs, Tensor) else found
 
 
-def _rows(output: Any, leaves: list[Any], create_graph: bool) -> list[list[Any]]:
-    """For each element of a tensor, its gradients with respect to the leaves."""
+def _jacobian_rows(output: Any, leaves: list[Any], create_graph: bool) -> list[list[Any]]:
+    """Return the rows of a Jacobian: for each element of the output its gradients by leaf."""
     rows = []
     n = output.size
     for i in range(n):
@@ -304,7 +306,7 @@ def _rows(output: Any, leaves: list[Any], create_graph: bool) -> list[list[Any]]
         weight[i] = 1
         weight = native.reshape(weight, tuple(output.shape))
         found = grad(output, leaves, weight, retain_graph=True, create_graph=create_graph, allow_unused=True)
-        rows.append([_zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)])
+        rows.append([_zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)])
     return rows
 
 
@@ -313,10 +315,10 @@ def jacobian(function: Callable[..., Any], inputs: Tensors, *, create_graph: boo
 
     With several inputs, a tuple with one for each. One backward pass for each element of the output.
     """
-    leaves = _tracked(_listed(inputs)) if create_graph else _fresh(inputs)
+    leaves = _differentiable_inputs(_as_list(inputs)) if create_graph else _new_leaves(inputs)
     with enable_grad():
         output = function(*leaves)
-        rows = _rows(output, leaves, create_graph) if output.requires_grad else []
+        rows = _jacobian_rows(output, leaves, create_graph) if output.requires_grad else []
     blocks = []
     for i, leaf in enumerate(leaves):
         shape = (*output.shape, *leaf.shape)
@@ -339,7 +341,7 @@ def hessian(function: Callable[..., Any], inputs: Any) -> Any:
         if value.size != 1:
             raise ValueError(f"hessian: the function returned shape {tuple(value.shape)}, not one number")
         (found,) = grad(value, x, create_graph=True, allow_unused=True)
-        return _zeros(x) if found is None else found
+        return _zeros_like(x) if found is None else found
 
     return jacobian(gradient, inputs)
 
@@ -355,7 +357,9 @@ def _is_differentiable(each: Any) -> bool:
     return isinstance(each, Tensor) and bool(each.requires_grad)
 
 
-def _differences(function: Callable[..., Any], inputs: list[Any], i: int, weight: Any, eps: float) -> Any:
+def _central_differences(
+    function: Callable[..., Any], inputs: list[Any], i: int, weight: Any, eps: float
+) -> Any:
     """Gradient of ``sum(weight * function)`` with respect to input `i`, by central differences."""
     x = inputs[i]
     base = native.copy(x.detach())
@@ -381,8 +385,8 @@ def _differences(function: Callable[..., Any], inputs: list[Any], i: int, weight
     return native.reshape(result, tuple(x.shape))
 
 
-def _weights(output: Any) -> Any:
-    """Different weight for each element, the same in every run."""
+def _output_weights(output: Any) -> Any:
+    """Return a weight for each element of an output: all different, and the same in every run."""
     n = max(output.size, 1)
     values = [0.5 + ((i * 7919 + 13) % 101) / 101 for i in range(n)][: output.size]
     if output.dtype.name.startswith("complex"):
@@ -390,7 +394,7 @@ def _weights(output: Any) -> Any:
     return native.reshape(native.asarray(values, output.dtype), tuple(output.shape))
 
 
-def _close(a: Any, b: Any, atol: float, rtol: float) -> bool:
+def _is_close(a: Any, b: Any, atol: float, rtol: float) -> bool:
     gap = native.abs(native.subtract(a, b))
     most = native.add(native.multiply(native.abs(b), rtol), atol)
     return bool(native.all(native.less_equal(gap, most)).item())
@@ -426,22 +430,22 @@ def gradcheck(
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]
     if not checked:
         raise ValueError("gradcheck: no input requires gradients; set requires_grad=True on those to check")
-    leaves = [_fresh(each)[0] if i in checked else each for i, each in enumerate(given)]
-    n_outputs = len(_listed(function(*leaves)))
+    leaves = [_new_leaves(each)[0] if i in checked else each for i, each in enumerate(given)]
+    n_outputs = len(_as_list(function(*leaves)))
     for k in range(n_outputs):
 
         def one(*args: Any, k: int = k) -> Any:
-            return _listed(function(*args))[k]
+            return _as_list(function(*args))[k]
 
         output = one(*leaves)
         if not output.requires_grad:
             continue
-        weight = _weights(output)
+        weight = _output_weights(output)
         found = grad(output, [leaves[i] for i in checked], weight, allow_unused=True)
         for i, analytic in zip(checked, found, strict=True):
-            numerical = _differences(one, leaves, i, weight, eps)
-            analytic = _zeros(leaves[i]) if analytic is None else analytic
-            if not _close(analytic, numerical, atol, rtol):
+            numerical = _central_differences(one, leaves, i, weight, eps)
+            analytic = _zeros_like(leaves[i]) if analytic is None else analytic
+            if not _is_close(analytic, numerical, atol, rtol):
                 if not raise_exception:
                     return False
                 raise GradcheckError(
@@ -455,13 +459,13 @@ def gradgradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> 
     """`gradcheck` of the function's gradients, for its inputs and for the weights of its outputs."""
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]
-    outputs = [each for each in _listed(function(*given)) if each.requires_grad]
-    weights = _fresh([_weights(each) for each in outputs])
+    outputs = [each for each in _as_list(function(*given)) if each.requires_grad]
+    weights = _new_leaves([_output_weights(each) for each in outputs])
 
     def gradients(*args: Any) -> tuple[Any, ...]:
         own, w = list(args[: len(given)]), list(args[len(given) :])
-        own = _tracked_at(own, checked)
-        made = [each for each in _listed(function(*own)) if each.requires_grad]
+        own = _differentiable_at(own, checked)
+        made = [each for each in _as_list(function(*own)) if each.requires_grad]
         with enable_grad():
             found = grad(made, [own[i] for i in checked], w, create_graph=True, allow_unused=True)
         return tuple(each for each in found if each is not None)
@@ -469,5 +473,5 @@ def gradgradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> 
     return gradcheck(gradients, [*given, *weights], **options)
 
 
-def _tracked_at(args: list[Any], checked: list[int]) -> list[Any]:
-    return [_tracked([each])[0] if i in checked else each for i, each in enumerate(args)]
+def _differentiable_at(args: list[Any], checked: list[int]) -> list[Any]:
+    return [_differentiable_inputs([each])[0] if i in checked else each for i, each in enumerate(args)]

@@ -1,4 +1,4 @@
-"""Capture of a function's operations, and their replay by C++ in memory that is planned before."""
+"""Capture of a function's operations, and their replay by C++ in memory planned in advance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 __all__ = ["JitReport", "Jitted", "jit"]
 
 MOST_PROGRAMS = 16
-"""Programs of one function; with more signatures it runs as it is written."""
+"""Most captured programs of one function; calls with further signatures run eagerly."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +26,25 @@ class JitReport:
     """Program that a call of a jitted function takes, before it runs."""
 
     operations: int
-    """That the function took when it was captured."""
+    """Operations that were captured."""
     steps: int
-    """That a call takes: some operations are gone, others run together."""
+    """Steps of a replay: fewer than the operations, some of which are removed or fused."""
     arena_bytes: int
-    """Memory of what ends with the call, in planned places; of a CUDA device and the CPU together."""
+    """Memory of temporaries, at planned offsets; a CUDA device and the CPU together."""
     kept_bytes: int
     """Memory of results and gradients."""
     workspace_bytes: int
-    """Most that one operation needs besides; what it needs of a CUDA device is not counted."""
+    """Largest scratch memory of one operation; scratch memory on a CUDA device is not counted."""
     peak_bytes: int
     """Most bytes that a call allocates: the sum of the three."""
     least_bytes: int
-    """Bytes of the arena that hold something at the same time; no plan needs less."""
+    """Most bytes of temporaries that live at the same time: a lower bound for `arena_bytes`."""
     python_calls: tuple[str, ...]
-    """Steps of optimizers and schedules, which Python takes between parts of the program."""
+    """Steps of optimizers and schedulers, which Python runs between parts of the program."""
     graph_steps: int
-    """That CUDA graphs launch from the third call on; known after the second."""
+    """Steps that CUDA graphs launch from the third call on; known after the second."""
     graph_bytes: int
-    """Memory of the device that is kept for these graphs between calls."""
+    """Device memory that these graphs keep between calls."""
     program: str
     """A line for each step."""
 
@@ -63,8 +63,8 @@ class JitReport:
 class Jitted:
     """Function whose operations are captured at the first call with a signature, and replayed at later ones.
 
-    The first call runs the function as it is written. Later ones run the captured steps: without Python,
-    without those whose results nobody needs, with elementwise ones fused, in memory with planned places.
+    The first call runs the function eagerly. Later calls replay the captured steps without Python: dead steps
+    are removed, elementwise ones are fused, and temporaries lie at planned offsets of one arena.
     """
 
     def __init__(self, function: Callable[..., Any], *, optimize: bool = True, graphs: bool = True) -> None:
@@ -75,15 +75,15 @@ class Jitted:
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
         self._n_programs = 0
         self._modules: _ModuleGuard | None = None
-        self._given_modules: dict[int, _ModuleGuard] = {}
+        self._argument_guards: dict[int, _ModuleGuard] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Results of the function; tensors among them are outside of any graph."""
+        """Call the function, or replay the captured program that fits the arguments; return the results."""
         if current.trace is not None or native.is_eager_only():
             return self._function(*args, **kwargs)
         given: list[Any] = []
         structure = flatten((args, kwargs), given)
-        arguments = _apart(given)
+        arguments = _without_overlap(given)
         key = self._key(structure, arguments)
         known = self._programs.setdefault(key, [])
         for program in known:
@@ -94,7 +94,7 @@ class Jitted:
         return self._capture(known, given, arguments, (args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """A method of the instance."""
+        """Bind the function to an instance, as a method."""
         return self if instance is None else functools.partial(self, instance)
 
     def report(self, *args: Any, **kwargs: Any) -> JitReport:
@@ -108,7 +108,7 @@ class Jitted:
         """
         arguments: list[Any] = []
         structure = flatten((args, kwargs), arguments)
-        programs = self._programs.get(self._key(structure, _apart(arguments)))
+        programs = self._programs.get(self._key(structure, _without_overlap(arguments)))
         if not programs:
             raise RuntimeError(
                 f"jit: {self._name} was not called with such arguments yet; call it once, then ask "
@@ -123,8 +123,8 @@ class Jitted:
     def _capture(
         self, known: list[ReplayedProgram], given: list[Any], arguments: list[Any], values: Any
     ) -> Any:
-        # Gradients that flow through an argument end at a stand-in; from there they go on by the outer graph.
-        inner = [_stand_in(each) for each in arguments]
+        # Captured gradients end at detached leaves; from there the graph outside of the function goes on.
+        inner = [_as_leaf(each) for each in arguments]
         args, kwargs = rebuild(structure_of(values), iter(inner))
         trace = FunctionTrace(inner)
         captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
@@ -146,8 +146,8 @@ class Jitted:
         results: list[Any] = []
         flatten(returned, results)
         if gradients is None:
-            return rebuild(structure_of(returned), (_outside(each, inner, arguments) for each in results))
-        program.leaves = [_number(each, inner) for each in gradients.leaves]
+            return rebuild(structure_of(returned), (_detached(each, inner, arguments) for each in results))
+        program.leaves = [_argument_index(each, inner) for each in gradients.leaves]
 
         def backward(*grads: Any) -> tuple[Any, ...]:
             return tuple(gradients.flow(whole(grads, gradients.outputs)))
@@ -177,13 +177,13 @@ class Jitted:
 
     def _module_state(self, structure: Hashable) -> Hashable:
         if self._modules is None:
-            self._modules = _ModuleGuard(_objects_of(self._function))
+            self._modules = _ModuleGuard(_referenced_objects(self._function))
         states = [self._modules.state()]
-        for each in _objects_in(structure):
+        for each in _static_objects(structure):
             # The objects live as long as the programs that they are part of the signature of.
-            if id(each) not in self._given_modules:
-                self._given_modules[id(each)] = _ModuleGuard([each])
-            states.append(self._given_modules[id(each)].state())
+            if id(each) not in self._argument_guards:
+                self._argument_guards[id(each)] = _ModuleGuard([each])
+            states.append(self._argument_guards[id(each)].state())
         return tuple(states)
 
 
@@ -236,8 +236,8 @@ def _report(program: ReplayedProgram) -> JitReport:
     )
 
 
-def _apart(arguments: list[Any]) -> list[Any]:
-    """The arguments, contiguous; copies of those that share memory with another in part."""
+def _without_overlap(arguments: list[Any]) -> list[Any]:
+    """Return the arguments contiguous, with a copy of each that overlaps another one only in part."""
     made: list[Any] = []
     known: dict[int, Any] = {}
     for each in arguments:
@@ -251,8 +251,8 @@ def _apart(arguments: list[Any]) -> list[Any]:
     return made
 
 
-def _stand_in(argument: Any) -> Any:
-    """Leaf in place of a tensor that was computed in a graph."""
+def _as_leaf(argument: Any) -> Any:
+    """Return an argument, detached as a new leaf if it was computed in an autograd graph."""
     if not argument.requires_grad or argument.is_leaf:
         return argument
     leaf = argument.detach()
@@ -260,13 +260,13 @@ def _stand_in(argument: Any) -> Any:
     return leaf
 
 
-def _number(leaf: Any, arguments: list[Any]) -> Any:
-    """The number of the argument that the leaf is, or the leaf."""
+def _argument_index(leaf: Any, arguments: list[Any]) -> Any:
+    """Return the index of the argument that the leaf is, or the leaf itself if it is none."""
     return next((i for i, each in enumerate(arguments) if each is leaf), leaf)
 
 
-def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
-    """A result without its graph, which is used up; an argument itself where it is one."""
+def _detached(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
+    """Return a result detached from its graph, or the argument if the function returned that."""
     for each, argument in zip(inner, arguments, strict=True):
         if result is each:
             return argument
@@ -274,17 +274,19 @@ def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
 
 
 class _ModuleGuard:
-    """Modules that some objects lead to, and what a captured program depends on in them."""
+    """Guard of a captured program: the state of all modules that some objects refer to."""
 
     def __init__(self, roots: list[Any]) -> None:
-        self._top = _modules_among(roots)
-        self._all: list[Module] = []
+        self._roots = _find_modules(roots)
+        self._all_modules: list[Module] = []
         self._structure: Hashable = None
 
     def state(self) -> Hashable:
-        """Whether they train, and which parameters, buffers and modules they have."""
-        if self._structure != self._ids() or not self._all:
-            self._all = list({id(inner): inner for each in self._top for inner in each.modules()}.values())
+        """Return a key of the training modes, parameters, buffers and submodules of all modules."""
+        if self._structure != self._ids() or not self._all_modules:
+            self._all_modules = list(
+                {id(inner): inner for each in self._roots for inner in each.modules()}.values()
+            )
             self._structure = self._ids()
         return self._structure, tuple(
             (
@@ -292,15 +294,15 @@ class _ModuleGuard:
                 tuple(map(id, module._parameters.values())),
                 tuple(map(id, module._buffers.values())),
             )
-            for module in self._all
+            for module in self._all_modules
         )
 
     def _ids(self) -> Hashable:
-        return tuple(tuple(map(id, module._modules.values())) for module in self._all)
+        return tuple(tuple(map(id, module._modules.values())) for module in self._all_modules)
 
 
-def _objects_of(function: Callable[..., Any]) -> list[Any]:
-    """Objects that a function is, or refers to by names from outside."""
+def _referenced_objects(function: Callable[..., Any]) -> list[Any]:
+    """Return a function, its ``__self__``, and the values of its closure and global variables."""
     found: list[Any] = [function, getattr(function, "__self__", None)]
     plain = inspect.unwrap(function)
     plain = getattr(plain, "__func__", plain)
@@ -310,8 +312,8 @@ def _objects_of(function: Callable[..., Any]) -> list[Any]:
     return found
 
 
-def _modules_among(values: Iterable[Any]) -> list[Module]:
-    """Modules that values are, contain or have as attributes."""
+def _find_modules(values: Iterable[Any]) -> list[Module]:
+    """Return the modules among values, in containers and in attributes, at most two levels deep."""
     modules: dict[int, Module] = {}
 
     def look(value: Any, depth: int) -> None:
@@ -332,11 +334,11 @@ def _modules_among(values: Iterable[Any]) -> list[Module]:
     return list(modules.values())
 
 
-def _objects_in(structure: Any) -> list[Any]:
-    """Values of a signature that are neither tensors nor plain numbers and words."""
+def _static_objects(structure: Any) -> list[Any]:
+    """Return the values of a signature that have attributes: neither tensors nor plain numbers or strings."""
     kind, value = structure if isinstance(structure, tuple) else (None, None)
     if kind is dict:
-        return [found for _, each in value for found in _objects_in(each)]
+        return [found for _, each in value for found in _static_objects(each)]
     if isinstance(kind, type) and issubclass(kind, (tuple, list)):
-        return [found for each in value for found in _objects_in(each)]
+        return [found for each in value for found in _static_objects(each)]
     return [value] if hasattr(value, "__dict__") else []

@@ -11,7 +11,7 @@ from accelera.tensora.tensor_tree import count, flatten, rebuild, structure_of
 
 
 class FunctionTrace:
-    """Capture of one call of a function, while it goes on."""
+    """Capture of one call of a function, while the call runs."""
 
     def __init__(self, arguments: list[Any]) -> None:
         self.calls: list[tuple[str, Callable[[], Any]]] = []
@@ -19,7 +19,7 @@ class FunctionTrace:
         self._capture = native.Capture(arguments)
 
     def host_call(self, call: Callable[[], Any], name: str) -> Any:
-        """End a part of the program, and let Python do this between the parts, now and in each replay."""
+        """End the current part of the program, and run a Python call now and at this point of each replay."""
         self._capture.end_part()
         self._capture.pause()
         current.trace = None
@@ -32,12 +32,12 @@ class FunctionTrace:
         return result
 
     def draw(self, generator: Any, seed: int, number: int) -> None:
-        """Note random numbers, which a replay draws again from the same generator."""
+        """Record a draw of random numbers; a replay draws again from the same generator."""
         self.generators.append(generator)
         self._capture.draw(seed, number)
 
     def forward(self, function: Callable[[], list[Any]]) -> Any:
-        """The captured program, without a way back."""
+        """Run the function and return the captured program, without a backward pass."""
         before, current.trace = current.trace, self
         try:
             return self._capture.finish(function())
@@ -46,7 +46,7 @@ class FunctionTrace:
             self._capture.abandon()
 
     def run(self, function: Callable[[], Any]) -> tuple[Any, Any, GradientPart | None]:
-        """The captured program, what the function returned, and the way back from it."""
+        """Run the function; return the captured program, the function's result, and the backward part."""
         current.trace = self
         try:
             returned = function()
@@ -64,30 +64,30 @@ class FunctionTrace:
 
 
 def captured(function: Callable[[], list[Any]], arguments: list[Any]) -> Any:
-    """Program of the function's tensors, from the arguments; the function runs once."""
+    """Run a function of the arguments once, and return the program that computes its tensors."""
     trace = FunctionTrace(arguments)
     return trace.forward(function)
 
 
 class GradientPart:
-    """Gradients of a captured function's leaves, from those of its results."""
+    """Backward part of a captured function: from gradients of its results to those of its leaves."""
 
     def __init__(self, results: list[Any], wanted: list[int]) -> None:
         self.wanted = wanted
-        """Numbers of the results that gradients flow back from."""
+        """Indices of the results that have a gradient."""
         self.outputs = [results[i] for i in wanted]
         self.leaves: list[Any] = native.leaves_of(self.outputs)
         self.reached: list[int] = []
-        """Numbers of the leaves that have gradients."""
+        """Indices of the leaves that a gradient reaches."""
 
     @classmethod
     def of(cls, results: list[Any]) -> GradientPart | None:
-        """The part of these results, or None where no gradients flow back from them."""
+        """Return the backward part of these results, or None if none of them requires a gradient."""
         wanted = [i for i, each in enumerate(results) if each.requires_grad and native.has_graph(each)]
         return cls(results, wanted) if wanted else None
 
     def capture(self, capture: Any) -> list[Any]:
-        """Add the backward pass to the program; gradients of the leaves that are reached."""
+        """Capture the backward pass too; return the gradients of the leaves that it reaches."""
         capture.pause()
         given = [native.full(each.shape, 1, each.dtype, each.device) for each in self.outputs]
         capture.resume()
@@ -97,7 +97,7 @@ class GradientPart:
         return [found[i] for i in self.reached]
 
     def flow(self, given: list[Any]) -> list[Any]:
-        """Gradients of the leaves, or None, by the graph that the captured call left."""
+        """Run the backward pass of the captured call's graph; return each leaf's gradient, or None."""
         found: list[Any] = native.backward(self.outputs, given, self.leaves, True, False, False, True)
         return found
 
@@ -123,19 +123,19 @@ class ReplayedProgram:
         self._reached = gradients.reached if gradients else []
         self._n_leaves = len(gradients.leaves) if gradients else 0
         self.first = native.Replay(captured, graphs)
-        """The replay that a call takes where it is idle; the others have no graphs, which keep memory."""
+        """The replay that calls prefer; further ones, for concurrent calls, do without CUDA graphs."""
         self._idle = IdleReplays(self.first)
         self.operations = 0
         self.leaves: list[Any] = []
-        """Leaves, or numbers of arguments, that gradients flow to."""
+        """Leaves that receive gradients; an argument is given by its index."""
 
     def fits(self, arguments: list[Any]) -> bool:
-        """Whether tensors outside, and gradients of leaves, are as the program has them."""
+        """Return whether outside tensors and gradients of leaves still match the captured ones."""
         fits: bool = self.first.fits(arguments)
         return fits
 
     def __call__(self, arguments: list[Any], leaves: list[Any]) -> Any:
-        """Results of the function; gradients flow from them to the leaves."""
+        """Replay the program; return the function's results, attached to the autograd graph of the leaves."""
         replay = self._idle.take() or native.Replay(self.captured, False)
         try:
             replay.begin(arguments, [generator._next() for generator in self._generators])
@@ -173,34 +173,40 @@ class ReplayedProgram:
 
 
 class IdleReplays:
-    """Replays that no call uses; others are used by other threads, or until their backward passes."""
+    """Pool of replays that no call uses.
+
+    The others are in use by calls of other threads, or wait for the backward pass of their call.
+    """
 
     def __init__(self, first: Any) -> None:
         self._first = first
         self._idle: list[Any] = [first]
 
     def take(self) -> Any:
-        """The first if it is here, else another one; None where all are in use."""
+        """Take an idle replay, the first one if it is idle; None if all are in use."""
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
     def give_back(self, replay: Any) -> None:
-        """Let its memory go, and other calls use it."""
+        """Free the memory of a replay, and return it to the pool."""
         replay.end()
         self._idle.insert(len(self._idle) if replay is self._first else 0, replay)
 
 
 class OpenCall:
-    """A replay whose memory is let go when the backward pass has run, or nobody can ask for it any more."""
+    """Replay of a call that keeps its memory for the backward pass.
+
+    The memory is freed after that pass, or once nothing refers to this object.
+    """
 
     def __init__(self, idle: IdleReplays, replay: Any) -> None:
         self._idle = idle
         self._replay = replay
 
     def take(self) -> Any:
-        """The replay, once."""
+        """Take the replay; RuntimeError if the backward pass took it before."""
         if self._replay is None:
             raise RuntimeError(
                 "jit: the backward pass of this call ran already, and its memory is gone; "
@@ -210,7 +216,7 @@ class OpenCall:
         return replay
 
     def give_back(self, replay: Any) -> None:
-        """Let the memory go, and the replay serve other calls."""
+        """Free the memory of the replay, and return it to the pool."""
         self._idle.give_back(replay)
 
     def __del__(self) -> None:
@@ -221,7 +227,7 @@ class OpenCall:
 def attached(
     results: list[Any], wanted: list[int], leaves: list[Any], backward: Callable[..., Any]
 ) -> list[Any]:
-    """The results, of which the wanted ones lead back to the leaves."""
+    """Return the results, with those at the indices `wanted` attached to the leaves by `backward`."""
     made = list(results)
     for i, each in zip(
         wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted]), strict=True
@@ -231,7 +237,7 @@ def attached(
 
 
 def whole(grads: Any, outputs: list[Any]) -> list[Any]:
-    """Contiguous gradients, zeros where none came."""
+    """Return the gradients of the outputs as contiguous tensors, zeros where a gradient is None."""
     return [
         native.full(each.shape, 0, each.dtype, each.device)
         if grad is None

@@ -30,8 +30,8 @@ def _float(dtype: Any) -> Any:
 # --- from data --------------------------------------------------------------------------------------------
 
 
-def _foreign(obj: Any) -> Any:
-    """Tensor over the memory of an array of another library, or None."""
+def _from_foreign_array(obj: Any) -> Any:
+    """Return a tensor over the memory of another library's array; None if `obj` is no array."""
     if type(obj) in (bool, int, float, complex, list, tuple):
         return None
     if isinstance(obj, (list, tuple)):
@@ -71,7 +71,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
     """
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    found = obj if isinstance(obj, Tensor) else _foreign(obj)
+    found = obj if isinstance(obj, Tensor) else _from_foreign_array(obj)
     if found is None:
         if copy is False:
             raise ValueError(
@@ -91,7 +91,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Tensor with a copy of `data`, a leaf of any graph; see `asarray` for what `data` may be."""
-    copy = True if _foreign_or_tensor(data) else None
+    copy = True if _is_array_like(data) else None
     made = asarray(data, dtype=dtype, device=device, copy=copy)
     made = made.detach()
     if requires_grad:
@@ -99,7 +99,7 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     return made
 
 
-def _foreign_or_tensor(data: Any) -> bool:
+def _is_array_like(data: Any) -> bool:
     return not isinstance(data, (int, float, complex, list, tuple))
 
 
@@ -251,7 +251,7 @@ def eye(
     return placed(native.cast(difference == max(-n_rows, min(k, n_cols)), _float(dtype)), device)
 
 
-def _difference(x: Any, name: str) -> Any:
+def _column_minus_row(x: Any, name: str) -> Any:
     """Column minus row of each element of a stack of matrices."""
     if x.ndim < 2:
         raise ValueError(f"{name}: a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
@@ -259,19 +259,19 @@ def _difference(x: Any, name: str) -> Any:
     return placed(native.arange(columns) - native.reshape(native.arange(rows), (rows, 1)), x.device)
 
 
-def _within(k: int) -> int:
-    """Return the number of a diagonal as int64; beyond that all are as far from any element."""
+def _limited_diagonal(k: int) -> int:
+    """Return the number of a diagonal, limited to int64; no matrix reaches further diagonals."""
     return max(-(2**63), min(k, 2**63 - 1))
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Lower triangle of each matrix, up to the `k`-th diagonal; zeros elsewhere."""
-    return native.where(_difference(x, "tril") <= _within(k), x, native.full((), 0, x.dtype))
+    return native.where(_column_minus_row(x, "tril") <= _limited_diagonal(k), x, native.full((), 0, x.dtype))
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Upper triangle of each matrix, from the `k`-th diagonal on; zeros elsewhere."""
-    return native.where(_difference(x, "triu") >= _within(k), x, native.full((), 0, x.dtype))
+    return native.where(_column_minus_row(x, "triu") >= _limited_diagonal(k), x, native.full((), 0, x.dtype))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Properties(NamedTuple):
-    """What a device is."""
+    """Properties of a CUDA device."""
 
     name: str
     total_memory: int
@@ -42,7 +42,7 @@ class Properties(NamedTuple):
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device."""
+    """Return whether there is a CUDA device."""
     return device_count() > 0
 
 

@@ -91,7 +91,7 @@ def real_dtype(source: Any) -> Any:
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether an element type is of a kind.
+    """Return whether an element type is of a kind.
 
     Parameters
     ----------
@@ -115,23 +115,23 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     return as_dtype(dtype) == as_dtype(kind)
 
 
-def _scalar_dtype(scalar: Any, met: Any) -> Any:
-    """Type of a Python number that meets tensors of type `met` (None: no tensors)."""
+def _scalar_dtype(scalar: Any, tensor_dtype: Any) -> Any:
+    """Return the type of a Python number in an operation with tensors of a type (None: no tensors)."""
     if isinstance(scalar, int):
         if scalar is True or scalar is False:
-            return bool if met is None else met
-        return met if met is not None and met != bool else int64
-    floating = met if met in INEXACT else default_dtype()
+            return bool if tensor_dtype is None else tensor_dtype
+        return tensor_dtype if tensor_dtype is not None and tensor_dtype != bool else int64
+    floating = tensor_dtype if tensor_dtype in INEXACT else default_dtype()
     if isinstance(scalar, float) or floating in _COMPLEX:
         return floating
     return complex128 if floating == float64 else complex64
 
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
-    """Type that tensors, element types and Python numbers have when they meet in an operation.
+    """Type that results from promoting the types of tensors, element types and Python numbers.
 
-    A number takes the type of the tensors, unless these cannot hold its kind. float16 and bfloat16 meet in
-    float32, and integers and floating-point types in the latter.
+    A number takes the type of the tensors, unless that type cannot hold its kind. float16 and bfloat16
+    promote to float32; an integer and a floating-point type to the floating-point type.
 
     Raises
     ------
@@ -155,14 +155,14 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
 
 
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Whether elements of one type (or of a tensor) meet those of type `to` in the latter."""
+    """Return whether a type (or that of a tensor) is promoted to the type `to` when both are combined."""
     source = from_.dtype if isinstance(from_, Tensor) else as_dtype(from_)
     target = as_dtype(to)
     return native.promote(source, target) == target
 
 
 class _TypeLimits:
-    """What a type can hold, written as its attributes."""
+    """Base of `finfo` and `iinfo`: the limits of a type as attributes, printed by `repr`."""
 
     __slots__ = ()
 

@@ -269,7 +269,7 @@ def float_power(x1: Any, x2: Any, /) -> Any:
 
 
 def frac(x: Any, /) -> Any:
-    """What truncation takes away: ``x - trunc(x)``."""
+    """Fractional part with the sign of x: ``x - trunc(x)``."""
     return native.subtract(x, native.trunc(x))
 
 
@@ -346,7 +346,10 @@ def view_as_real(x: Any, /) -> Any:
 
 
 def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether ``abs(x1 - x2) <= atol + rtol * abs(x2)``, or both are equal; NaN to NaN if so asked."""
+    """Mask of the elements that are equal, or for which ``abs(x1 - x2) <= atol + rtol * abs(x2)``.
+
+    With `equal_nan`, two NaNs count as equal.
+    """
     close = native.equal(x1, x2)
     a, b = (x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.float64) for x in (x1, x2))
     distance = native.abs(native.subtract(a, b))
@@ -359,27 +362,27 @@ def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, eq
 def allclose(
     x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
-    """Whether all elements are close to each other; see `isclose`. A Python bool."""
+    """Return whether all elements are close, as a Python bool; see `isclose`."""
     return builtins.bool(native.all(isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)))
 
 
 def array_equal(x1: Any, x2: Any, /) -> Any:
-    """Whether both tensors have one shape and equal elements (PyTorch's `equal`). A Python bool."""
+    """Return whether shapes and all elements are equal, as a Python bool (PyTorch's `equal`)."""
     return x1.shape == x2.shape and builtins.bool(native.all(native.equal(x1, x2)))
 
 
 def isneginf(x: Any, /) -> Any:
-    """Whether a number is negative infinity."""
+    """Mask of the elements that are negative infinity."""
     return native.equal(x, -math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
 
 
 def isposinf(x: Any, /) -> Any:
-    """Whether a number is positive infinity."""
+    """Mask of the elements that are positive infinity."""
     return native.equal(x, math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
 
 
 def isreal(x: Any, /) -> Any:
-    """Whether a number has no imaginary part."""
+    """Mask of the elements whose imaginary part is zero; True everywhere for real types."""
     return (
         native.equal(native.imag(x), 0)
         if x.dtype in dtypes.KINDS["complex floating"]

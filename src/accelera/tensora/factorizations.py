@@ -46,7 +46,7 @@ class SVDResult(NamedTuple):
 
 
 def is_complex(x: Any) -> bool:
-    """Whether elements are complex."""
+    """Return whether the elements are complex."""
     return str(x.dtype.name).startswith("complex")
 
 
@@ -340,7 +340,7 @@ def householder_product(x: Any, tau: Any, /) -> Any:
 
 
 def _cutoff(x: Any, largest: Any, rtol: Any, atol: Any = None) -> Any:
-    """Singular values up to this one count as zero."""
+    """Return the largest singular value that counts as zero."""
     if rtol is None:
         rtol = max(x.shape[-2:]) * epsilon(x.dtype) if atol is None else 0.0
     relative, absolute = (

@@ -17,7 +17,7 @@ def check_device(device: Any) -> None:
 
 
 def placed(tensor: Any, device: Any) -> Any:
-    """Tensor on a device, differentiably; itself if it is there, or if the device is None."""
+    """Return the tensor on a device, differentiably; itself if it is there already or the device is None."""
     return tensor if device is None else native.to_device(tensor, str(device))
 
 
@@ -25,7 +25,7 @@ class NamespaceInfo:
     """Devices, element types and capabilities, as `__array_namespace_info__` returns them."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What a library may support or not."""
+        """Return which optional features of the array API standard are supported, and the most axes."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 32}
 
     def default_device(self) -> str:
@@ -57,5 +57,5 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
-    """Return what the library tells of itself."""
+    """Return the inspection object of the array API standard."""
     return NamespaceInfo()

@@ -24,8 +24,8 @@ class Kernel:
         functools.update_wrapper(self, function)
         self._name: str = function.__name__
         self._inputs = _number_of_inputs(function)
-        self._maker = _Maker(self._name, tile)
-        self._entry = self._maker.entry(self._name, function, self._inputs)
+        self._builder = _EntryBuilder(self._name, tile)
+        self._entry = self._builder.entry(self._name, function, self._inputs)
 
     def __call__(self, *inputs: Any) -> Any:
         """Value for each element, or row, of the inputs, which are broadcast.
@@ -138,8 +138,8 @@ def _tensors(name: str, inputs: Sequence[Any]) -> list[Any]:
     return made
 
 
-class _Maker:
-    """Entries of one kernel: the function's, and those of its gradients."""
+class _EntryBuilder:
+    """Builder of the op table's entries of one kernel: the function, and its gradients of any order."""
 
     def __init__(self, name: str, tile: bool) -> None:
         self._name = name
@@ -193,22 +193,22 @@ class _Maker:
         chosen = range(inputs) if together else range(group, group + 1)
 
         def gradients(*given: Any) -> list[Any]:
-            return _slopes(function, list(given[:inputs]), list(given[inputs:]), chosen)
+            return _input_gradients(function, list(given[:inputs]), list(given[inputs:]), chosen)
 
         suffix = "" if together else str(group)
         return self.entry(f"{name}.gradient{suffix}", gradients, inputs + outputs, len(chosen))
 
 
-def _slopes(
+def _input_gradients(
     function: Callable[..., Any], elements: list[Any], slopes: list[Any], chosen: Sequence[int]
 ) -> list[Any]:
-    """Gradients of the chosen elements, computed in a graph of their own."""
+    """Return the gradients of the chosen inputs, computed in a separate autograd graph."""
     with enable_grad():
-        leaves = [_leaf(each) for each in elements]
+        leaves = [_as_leaf(each) for each in elements]
         made = function(*leaves)
         results = made if isinstance(made, list) else [made]
         pairs = [
-            (each, _first(slope) if each.ndim == 0 else slope)
+            (each, _first_element(slope) if each.ndim == 0 else slope)
             for each, slope in zip(results, slopes, strict=True)
             if each.requires_grad
         ]
@@ -218,17 +218,17 @@ def _slopes(
             outputs, given = map(list, zip(*pairs, strict=True))
             found = native.backward(outputs, given, wanted, True, True, False, True)
     by_leaf = {id(leaf): each for leaf, each in zip(wanted, found, strict=True)}
-    return [_or_zeros(by_leaf.get(id(leaves[i])), leaves[i]) for i in chosen]
+    return [_zeros_if_none(by_leaf.get(id(leaves[i])), leaves[i]) for i in chosen]
 
 
-def _first(row: Any) -> Any:
-    """The first of a row's elements, by operations of a tile."""
+def _first_element(row: Any) -> Any:
+    """Return the first element of a row, using only operations that a tile supports."""
     place = native.asarray([i == 0 for i in range(row.shape[0])])
     return native.sum(native.where(place, row, native.full((), 0, row.dtype)))
 
 
-def _leaf(element: Any) -> Any:
-    """The element where gradients are followed already, or one where they are from here on."""
+def _as_leaf(element: Any) -> Any:
+    """Return an element that requires gradients; a type without gradients is returned as it is."""
     if element.requires_grad or not isdtype(element.dtype, ("real floating", "complex floating")):
         return element
     leaf = element.detach()
@@ -236,7 +236,7 @@ def _leaf(element: Any) -> Any:
     return leaf
 
 
-def _or_zeros(gradient: Any, element: Any) -> Any:
+def _zeros_if_none(gradient: Any, element: Any) -> Any:
     if gradient is None:
         return native.multiply(element, native.full((), 0, element.dtype))
     return gradient

@@ -19,13 +19,13 @@ from accelera.tensora import (
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 
-_PLAIN = {dtypes.float32, dtypes.bool}
+_UNPRINTED_DTYPES = {dtypes.float32, dtypes.bool}  # `repr` leaves these types out
 MOST_ELEMENTS = 1000
-"""Tensors with more elements are summarised: the first and last three of each axis are written."""
+"""`repr` shortens tensors with more elements: it prints the first and last three of each axis."""
 
 
 def _values(x: Any) -> str:
-    """Values in nested brackets, aligned."""
+    """Return the values as text: nested brackets with aligned columns."""
     import numpy as np
 
     near = x.detach().cpu()
@@ -43,21 +43,24 @@ def _values(x: Any) -> str:
 
 
 def _origin(x: Any) -> str | None:
-    """Part of a tensor in a graph: a leaf, or the operation that made it."""
+    """Return how a tensor belongs to the autograd graph, as text; None if it needs no gradient."""
     if not x.requires_grad:
         return None
     return "requires_grad=True" if x.is_leaf else f"grad_fn={native.grad_fn(x)[0]}"
 
 
 def represent(x: Any) -> str:
-    """Values of a tensor, and what they do not tell: type, shape if summarised, device, gradient's origin.
+    """Return the text of `repr`: the values, then type, shape, device and autograd state where needed.
+
+    The type is left out if it is float32 or bool, the shape if all values are printed, the device if it is
+    the CPU, and the autograd state if the tensor requires no gradient.
 
     For example ``tensor([1., 2.], dtype=float64, requires_grad=True)``.
     """
-    is_short = x.size > MOST_ELEMENTS or x.size == 0
+    prints_shape = x.size > MOST_ELEMENTS or x.size == 0
     notes = [
-        None if x.dtype in _PLAIN else f"dtype={x.dtype.name}",
-        f"shape={tuple(x.shape)}" if is_short else None,
+        None if x.dtype in _UNPRINTED_DTYPES else f"dtype={x.dtype.name}",
+        f"shape={tuple(x.shape)}" if prints_shape else None,
         None if x.device == "cpu" else f"device={x.device!r}",
         _origin(x),
     ]
@@ -131,7 +134,7 @@ def iterate(self: Any) -> Iterator[Any]:
 
 
 def contains(self: Any, value: Any) -> bool:
-    """Whether an element equals the value."""
+    """Return whether any element equals the value."""
     return bool(native.any(native.equal(self, value)))
 
 
@@ -178,7 +181,14 @@ def to_numpy(self: Any) -> Any:
 
 
 def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
-    """NumPy array, as `numpy.asarray` asks for it."""
+    """Return the tensor as a NumPy array: the method ``__array__``, which `numpy.asarray` calls.
+
+    Raises
+    ------
+    ValueError
+        If ``copy=False``, but the type `dtype` needs a copy.
+
+    """
     import numpy as np
 
     source = native.cast(self.detach(), dtypes.float32) if self.dtype == dtypes.bfloat16 else self
@@ -205,7 +215,7 @@ def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
 def _rebuild(
     data: Any, types: tuple[str, str], shape: tuple[int, ...], device: str, requires_grad: bool
 ) -> Any:
-    """Tensor from what `_reduce` took it apart into."""
+    """Return the tensor of a pickle; `_reduce_tensor` makes the arguments."""
     import numpy as np
 
     dtype, stored = types
@@ -216,8 +226,8 @@ def _rebuild(
     return made
 
 
-def _reduce(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Bytes, names of types, shape; the graph stays behind."""
+def _reduce_tensor(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return `_rebuild` and its arguments, as pickle needs them; the autograd graph is not pickled."""
     source = x.detach().cpu()
     dtype = stored = x.dtype.name
     if stored == "bfloat16":
@@ -227,25 +237,25 @@ def _reduce(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return _rebuild, (data, (dtype, stored), tuple(x.shape), x.device, x.requires_grad)
 
 
-def _name_of(function: Any) -> str:
-    """What pickle looks a function of C++ up by, in its module."""
+def _reduce_function(function: Any) -> str:
+    """Return the name by which pickle finds a C++ function in its module."""
     return str(function.__name__)
 
 
 # --- methods ----------------------------------------------------------------------------------------------
 
 
-def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reduction_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reduction as a method, with `axis` and `keepdims` by position as well."""
 
     def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
         return function(self, axis=axis, keepdims=keepdims, **options)
 
-    return _documented(method, function)
+    return _copy_metadata(method, function)
 
 
-def _folding(name: str) -> Callable[..., Any]:
-    """Return a reduction that C++ does alone as a method."""
+def _native_reduction_method(name: str) -> Callable[..., Any]:
+    """Return a reduction of the C++ extension as a method; extra options go through its Python function."""
     run, function = getattr(native, name), getattr(reductions, name)
 
     def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
@@ -253,39 +263,40 @@ def _folding(name: str) -> Callable[..., Any]:
             return function(self, axis=axis, keepdims=keepdims, **options)
         return run(self, axis, keepdims)
 
-    return _documented(method, function)
+    return _copy_metadata(method, function)
 
 
-def _documented(method: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _copy_metadata(method: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a method the name and the docstring of the function that it calls; return the method."""
     method.__name__ = function.__name__
     method.__qualname__ = f"Tensor.{function.__name__}"
     method.__doc__ = function.__doc__
     return method
 
 
-def _integers(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """``(2, 3)`` from ``f(2, 3)`` and from ``f((2, 3))``."""
+def _as_tuple(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the arguments of ``f(2, 3)`` or ``f((2, 3))`` as one tuple, here ``(2, 3)``."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
 def _reshape(self: Any, *shape: Any) -> Any:
     """Elements in another shape: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``."""
-    return native.reshape(self, _integers(shape))
+    return native.reshape(self, _as_tuple(shape))
 
 
 def _view(self: Any, *shape: Any) -> Any:
-    """View in another shape; ValueError where only a copy has it."""
-    return manipulation.reshape(self, _integers(shape), copy=False)
+    """View in another shape; raises ValueError where the strides allow no view."""
+    return manipulation.reshape(self, _as_tuple(shape), copy=False)
 
 
 def _permute(self: Any, *axes: Any) -> Any:
     """View with the axes in another order."""
-    return native.permute(self, _integers(axes))
+    return native.permute(self, _as_tuple(axes))
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
-    """Two axes exchanged, as PyTorch's; with none, all reversed, and with all, permuted, as NumPy's."""
-    given = _integers(axes)
+    """Exchange two axes, as PyTorch does. Without arguments reverse all axes, with all axes permute them."""
+    given = _as_tuple(axes)
     if not given:
         return transposed(self)
     return manipulation.swapaxes(self, *given) if len(given) == 2 else native.permute(self, given)
@@ -293,7 +304,7 @@ def _transpose(self: Any, *axes: Any) -> Any:
 
 def _expand(self: Any, *shape: Any) -> Any:
     """View in a larger shape; -1 leaves an extent as it is."""
-    wanted = _integers(shape)
+    wanted = _as_tuple(shape)
     skip = len(wanted) - self.ndim
     return native.expand(
         self, tuple(self.shape[i - skip] if n == -1 and i >= skip else n for i, n in enumerate(wanted))
@@ -364,13 +375,13 @@ def _type_conversion(dtype: Any) -> Callable[[Any], Any]:
     return method
 
 
-def _along(function: Callable[..., Any], default: int | None) -> Callable[..., Any]:
+def _axis_method(function: Callable[..., Any], default: int | None) -> Callable[..., Any]:
     """Return a function of one axis as a method, with the axis by position as well."""
 
     def method(self: Any, axis: Any = default, **options: Any) -> Any:
         return function(self, axis=axis, **options)
 
-    return _documented(method, function)
+    return _copy_metadata(method, function)
 
 
 def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
@@ -434,12 +445,12 @@ _METHODS: dict[str, Any] = {
     "clip": _clamp,
     "clamp": _clamp,
     "topk": _topk,
-    "argmax": _along(sort_search.argmax, None),
-    "argmin": _along(sort_search.argmin, None),
-    "argsort": _along(sort_search.argsort, -1),
-    "sort": _along(sort_search.sort, -1),
-    "cumsum": _along(reductions.cumulative_sum, None),
-    "cumprod": _along(reductions.cumulative_prod, None),
+    "argmax": _axis_method(sort_search.argmax, None),
+    "argmin": _axis_method(sort_search.argmin, None),
+    "argsort": _axis_method(sort_search.argsort, -1),
+    "sort": _axis_method(sort_search.sort, -1),
+    "cumsum": _axis_method(reductions.cumulative_sum, None),
+    "cumprod": _axis_method(reductions.cumulative_prod, None),
     "nonzero": sort_search.nonzero,
     "repeat": manipulation.repeat,
     "tile": manipulation.tile,
@@ -458,16 +469,16 @@ _PROPERTIES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def equip() -> None:
-    """Give the class Tensor its attributes and methods."""
+    """Add the attributes and methods of this module to the class Tensor; register how to pickle it."""
     for name, method in _METHODS.items():
         setattr(Tensor, name, method)
     for name in _ELEMENTWISE.split():
         setattr(Tensor, name, getattr(elementwise, name))
     for name in ("sum", "prod", "max", "min", "any", "all"):
-        setattr(Tensor, name, _folding(name))
+        setattr(Tensor, name, _native_reduction_method(name))
     for name in ("mean", "var", "std", "logsumexp"):
-        setattr(Tensor, name, _reduction(getattr(reductions, name)))
+        setattr(Tensor, name, _reduction_method(getattr(reductions, name)))
     for name, (read, doc) in _PROPERTIES.items():
         setattr(Tensor, name, property(read, doc=doc))
-    copyreg.pickle(Tensor, _reduce)
-    copyreg.pickle(type(native.relu), _name_of)
+    copyreg.pickle(Tensor, _reduce_tensor)
+    copyreg.pickle(type(native.relu), _reduce_function)

@@ -49,15 +49,17 @@ def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
     from accelera.engine import MatrixEngine  # loaded by those who need it
 
     engine = MatrixEngine("cpu", enable_progress=False)
-    product: Any = engine.matmul(_operand(x1), _operand(x2), out=out, budget=budget or _left_of_limit())
+    product: Any = engine.matmul(
+        _as_operand(x1), _as_operand(x2), out=out, budget=budget or _remaining_bytes()
+    )
     return product if out is not None else from_dlpack(product.numpy())
 
 
-def _operand(x: Any) -> Any:
+def _as_operand(x: Any) -> Any:
     return x.detach().numpy() if isinstance(x, Tensor) else x
 
 
-def _left_of_limit() -> int | None:
+def _remaining_bytes() -> int | None:
     stats = native.memory_stats("cpu")
     return stats.limit_bytes - stats.live_bytes if stats.limit_bytes else None
 
@@ -101,7 +103,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
         first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
     else:
         first, second = ([axis % x.ndim for axis in each] for x, each in zip((x1, x2), axes, strict=True))
-    x1, x2 = _widened(x1, first, x2, second), _widened(x2, second, x1, first)
+    x1, x2 = _broadcast_axes(x1, first, x2, second), _broadcast_axes(x2, second, x1, first)
     extents = [x1.shape[i] for i in first]
     if extents != [x2.shape[i] for i in second]:
         raise ValueError(
@@ -117,8 +119,8 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
     return native.reshape(native.matmul(a, b), shape)
 
 
-def _widened(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int]) -> Any:
-    """The tensor with axes of extent 1 as long as those that belong to them."""
+def _broadcast_axes(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int]) -> Any:
+    """Expand axes of extent 1 to the extents of the matching axes of the other tensor."""
     shape = list(x.shape)
     for i, k in zip(axes, other_axes, strict=True):
         shape[i] = other.shape[k] if shape[i] == 1 else shape[i]
@@ -145,7 +147,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 # --- products with a sum ----------------------------------------------------------------------------------
 
 
-def _with_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
+def _scaled_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """``beta * x + alpha * product``; with ``beta=0`` nothing of `x` counts, not even NaN."""
     scaled = product if alpha == 1 else native.multiply(product, alpha)
     if beta == 0:
@@ -156,31 +158,31 @@ def _with_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
 @computes_in("lower")
 def addmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for two matrices."""
-    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+    return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
 def addmv(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for a matrix and a vector."""
-    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+    return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
 def addr(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * outer(x1, x2)`` for two vectors."""
-    return _with_sum(x, outer(x1, x2), beta, alpha)
+    return _scaled_sum(x, outer(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
 def baddbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for stacks of matrices."""
-    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+    return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
 def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x`` plus `alpha` times the sum of the products of two stacks of matrices."""
-    return _with_sum(x, native.sum(native.matmul(x1, x2), 0), beta, alpha)
+    return _scaled_sum(x, native.sum(native.matmul(x1, x2), 0), beta, alpha)
 
 
 # --- products of vectors and tensors ----------------------------------------------------------------------
@@ -304,13 +306,18 @@ def multi_dot(arrays: Sequence[Any], /) -> Any:
         *arrays[1:-1],
         last[:, None] if last.ndim == 1 else last,
     ]
-    found = _product(chain, _order([chain[0].shape[0], *(x.shape[1] for x in chain)]), 0, len(chain) - 1)
+    found = _chain_product(
+        chain, _chain_splits([chain[0].shape[0], *(x.shape[1] for x in chain)]), 0, len(chain) - 1
+    )
     found = found[0] if first.ndim == 1 else found
     return found[..., 0] if last.ndim == 1 else found
 
 
-def _order(extents: list[int]) -> dict[tuple[int, int], int]:
-    """Where to part each run of a chain of matrices, by dynamic programming."""
+def _chain_splits(extents: list[int]) -> dict[tuple[int, int], int]:
+    """Return the best split of each subchain of a matrix chain, by dynamic programming.
+
+    Key (i, k) is the subchain of matrices i to k; its value j means ``(i ... j) @ (j + 1 ... k)``.
+    """
     n = len(extents) - 1
     costs, parts = dict.fromkeys(((i, i) for i in range(n)), 0), {}
     for length in range(1, n):
@@ -324,11 +331,11 @@ def _order(extents: list[int]) -> dict[tuple[int, int], int]:
     return parts
 
 
-def _product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Any:
+def _chain_product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Any:
     if i == k:
         return chain[i]
     j = parts[i, k]
-    return native.matmul(_product(chain, parts, i, j), _product(chain, parts, j + 1, k))
+    return native.matmul(_chain_product(chain, parts, i, j), _chain_product(chain, parts, j + 1, k))
 
 
 def vander(x: Any, /, *, n: int | None = None) -> Any:
@@ -361,7 +368,7 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
         If subscripts and operands do not fit.
 
     """
-    terms, output = _read(subscripts, operands)
+    terms, output = _parse_einsum(subscripts, operands)
     extents: dict[Any, int] = {}
     for term, x in zip(terms, operands, strict=True):
         for label, extent in zip(term, x.shape, strict=True):
@@ -379,14 +386,14 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     found = None
     for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
         wanted = set(output).union(*terms[i + 1 :])
-        one = _diagonal(list(term), x)
-        one = _spread(*one, extents)
+        one = _merge_repeated_labels(list(term), x)
+        one = _broadcast_labels(*one, extents)
         labels, found = one if found is None else _contract(labels, found, *one, wanted)
-        labels, found = _sum_out(labels, found, wanted)
+        labels, found = _sum_labels(labels, found, wanted)
     return native.permute(found, tuple(labels.index(label) for label in output))
 
 
-def _read(subscripts: str, operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any]]:
+def _parse_einsum(subscripts: str, operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any]]:
     """Labels of each operand's axes and of the output's; axes of '...' are numbers, -1 the last."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
@@ -407,8 +414,8 @@ def _read(subscripts: str, operands: Sequence[Any]) -> tuple[list[list[Any]], li
     return terms, [*range(-most, 0), *sorted(label for label in set(letters) if letters.count(label) == 1)]
 
 
-def _diagonal(labels: list[Any], x: Any) -> tuple[list[Any], Any]:
-    """Axes with one label as one."""
+def _merge_repeated_labels(labels: list[Any], x: Any) -> tuple[list[Any], Any]:
+    """Take the diagonal over axes with the same label, so that each label occurs once."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             i = labels.index(label)
@@ -420,13 +427,13 @@ def _diagonal(labels: list[Any], x: Any) -> tuple[list[Any], Any]:
     return labels, x
 
 
-def _spread(labels: list[Any], x: Any, extents: dict[Any, int]) -> tuple[list[Any], Any]:
-    """Axes of extent 1 as long as the others with their label."""
+def _broadcast_labels(labels: list[Any], x: Any, extents: dict[Any, int]) -> tuple[list[Any], Any]:
+    """Expand axes of extent 1 to the extent of their label."""
     return labels, native.expand(x, tuple(extents[label] for label in labels))
 
 
-def _sum_out(labels: list[Any], x: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
-    """Sum over axes that nothing else has."""
+def _sum_labels(labels: list[Any], x: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
+    """Sum over the axes whose labels are not wanted any more."""
     lost = tuple(i for i, label in enumerate(labels) if label not in wanted)
     if lost:
         x = native.cast(native.sum(x, lost, False), x.dtype)
@@ -434,8 +441,8 @@ def _sum_out(labels: list[Any], x: Any, wanted: set[Any]) -> tuple[list[Any], An
 
 
 def _contract(a: list[Any], x: Any, b: list[Any], y: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
-    """Product of two operands as one product of stacks of matrices."""
-    b, y = _sum_out(b, y, wanted | set(a))
+    """Contract two operands by one batched matrix product; return the labels and the result."""
+    b, y = _sum_labels(b, y, wanted | set(a))
     both = [label for label in a if label in b]
     stacked = [label for label in both if label in wanted]
     summed = [label for label in both if label not in wanted]

@@ -1,4 +1,4 @@
-"""Calls that a captured function leaves to Python: steps of optimizers and schedules."""
+"""Calls that a captured function leaves to Python: steps of optimizers and learning-rate schedulers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ R = TypeVar("R")
 
 
 class FunctionCapture(Protocol):
-    """Capture of a function that goes on; `accelera.tensora.captured_program` has it."""
+    """Interface of a running capture; `accelera.tensora.captured_program.FunctionTrace` implements it."""
 
     def host_call(self, call: Callable[[], Any], name: str) -> Any:
-        """Run the call now, and again at this place of each replay."""
+        """Run the call now, and again at this point of each replay."""
 
     def draw(self, generator: Any, seed: int, number: int) -> None:
-        """Note that a generator gave its next random numbers."""
+        """Record a draw of random numbers from a generator."""
 
 
 class _Current(threading.local):
@@ -30,7 +30,7 @@ current = _Current()
 
 
 def host_call(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method that a captured function calls again each time, in Python."""
+    """Decorate a method that Python runs anew in each replay of a captured function."""
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:

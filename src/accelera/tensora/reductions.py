@@ -15,8 +15,8 @@ from accelera.tensora.sort_search import Selected
 Axes = int | tuple[int, ...] | None
 
 
-def _accumulated(x: Any, dtype: Any, name: str) -> Any:
-    """`x` in the type that a sum or product is asked for in."""
+def _cast_for_sum(x: Any, dtype: Any, name: str) -> Any:
+    """Return `x` in the type requested for a sum or product; TypeError if complex elements would be lost."""
     if dtype is None:
         return x
     wanted = dtypes.as_dtype(dtype)
@@ -40,13 +40,13 @@ def sum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = F
         Keep the axes, with extent 1.
 
     """
-    found = native.sum(_accumulated(x, dtype, "sum"), axis, keepdims)
+    found = native.sum(_cast_for_sum(x, dtype, "sum"), axis, keepdims)
     return found if dtype is None else native.cast(found, dtypes.as_dtype(dtype))
 
 
 def prod(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
     """Product over axes; the arguments are those of `sum`."""
-    found = native.prod(_accumulated(x, dtype, "prod"), axis, keepdims)
+    found = native.prod(_cast_for_sum(x, dtype, "prod"), axis, keepdims)
     return found if dtype is None else native.cast(found, dtypes.as_dtype(dtype))
 
 
@@ -75,12 +75,12 @@ def min(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
 
 
 def any(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
-    """Whether one element over axes is other than zero."""
+    """Test whether any element over axes is nonzero."""
     return native.any(x, axis, keepdims)
 
 
 def all(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
-    """Whether every element over axes is other than zero."""
+    """Test whether all elements over axes are nonzero."""
     return native.all(x, axis, keepdims)
 
 
@@ -93,7 +93,7 @@ def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> 
 
 
 def _count(x: Any, axis: Axes) -> int:
-    """Elements that go into one of the result."""
+    """Return the number of elements that are reduced to one."""
     if axis is None or x.ndim == 0:
         return int(x.size)
     count = 1
@@ -111,14 +111,14 @@ def as_inexact(x: Any, name: str) -> Any:
     return x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.default_dtype())
 
 
-def _narrow(found: Any, x: Any) -> Any:
+def _cast_back(found: Any, x: Any) -> Any:
     return native.cast(found, x.dtype) if x.dtype in (dtypes.float16, dtypes.bfloat16) else found
 
 
 def mean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     """Arithmetic mean over axes; of integers in the default floating-point type. NaN of no elements."""
     wide = as_inexact(x, "mean")
-    return _narrow(native.divide(native.sum(wide, axis, keepdims), float(_count(x, axis))), x)
+    return _cast_back(native.divide(native.sum(wide, axis, keepdims), float(_count(x, axis))), x)
 
 
 def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
@@ -141,7 +141,7 @@ def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
     if x.dtype in dtypes.KINDS["complex floating"]:
         distance = native.abs(distance)
     n = builtins.max(_count(x, axis) - correction, 0)
-    return _narrow(native.divide(native.sum(native.square(distance), axis, keepdims), float(n)), x)
+    return _cast_back(native.divide(native.sum(native.square(distance), axis, keepdims), float(n)), x)
 
 
 def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
@@ -227,7 +227,7 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | 
         axis = 0
         x = native.reshape(x, (1,)) if x.ndim == 0 else x
     found = getattr(native, {"cumulative_sum": "cumsum", "cumulative_prod": "cumprod"}[name])(
-        _accumulated(x, dtype, name), axis
+        _cast_for_sum(x, dtype, name), axis
     )
     if dtype is not None:
         found = native.cast(found, dtypes.as_dtype(dtype))
@@ -315,8 +315,8 @@ def logcumsumexp(x: Tensor, /, *, axis: int) -> Tensor:
     return native.logcumsumexp(x, axis) if x.ndim else native.copy(x)
 
 
-def _trapezoids(y: Any, x: Any, dx: Any, axis: int) -> Any:
-    """Twice the areas between neighbours."""
+def _doubled_trapezoids(y: Any, x: Any, dx: Any, axis: int) -> Any:
+    """Return twice the trapezoid areas between neighbours along an axis."""
     at = axis % y.ndim
     if x is None:
         width = dx
@@ -343,9 +343,9 @@ def trapezoid(y: Tensor, x: Tensor | None = None, /, *, dx: float = 1, axis: int
         The axis.
 
     """
-    return native.divide(native.sum(_trapezoids(y, x, dx, axis), axis), 2.0)
+    return native.divide(native.sum(_doubled_trapezoids(y, x, dx, axis), axis), 2.0)
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, /, *, dx: float = 1, axis: int = -1) -> Tensor:
     """`trapezoid` of each element but the first and all before it."""
-    return native.divide(native.cumsum(_trapezoids(y, x, dx, axis), axis), 2.0)
+    return native.divide(native.cumsum(_doubled_trapezoids(y, x, dx, axis), axis), 2.0)

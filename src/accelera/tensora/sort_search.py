@@ -174,14 +174,14 @@ def unique_all(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
     """
     if axis is None:
         return UniqueAll(*native.unique(x))
-    rows = _rows(x, axis)
+    rows = _slices_as_rows(x, axis)
     order = native.arange(rows.shape[0])
     for i in range(rows.shape[1] - 1, -1, -1):
         order = native.take(order, native.argsort(native.take(rows[:, i], order, 0), 0, False), 0)
     return _runs(x, rows, order, axis)
 
 
-def _rows(x: Any, axis: int) -> Any:
+def _slices_as_rows(x: Any, axis: int) -> Any:
     """Slices along an axis as rows."""
     at = axis % x.ndim
     moved = native.permute(x, (at, *(i for i in range(x.ndim) if i != at)))
@@ -189,7 +189,7 @@ def _rows(x: Any, axis: int) -> Any:
 
 
 def _runs(x: Any, rows: Any, order: Any, axis: int) -> UniqueAll:
-    """Runs of equal rows in an order: the first of each, its place, the run of each row, lengths."""
+    """Group equal rows: first row of each group and its index, group of each row, and group sizes."""
     n = rows.shape[0]
     in_order = native.take(rows, order, 0)
     differs = native.any(native.not_equal(in_order[1:], in_order[:-1]), 1)
@@ -280,7 +280,7 @@ def argwhere(x: Tensor, /) -> Tensor:
 
 
 def isin(x: Tensor, values: Tensor, /, *, invert: bool = False) -> Tensor:
-    """Whether each element is among the values (or is not, with `invert`)."""
+    """Mask of the elements that are among the values (with `invert`: that are not)."""
     in_order = sort(native.reshape(values, (values.size,)))
     if values.size == 0:
         found = native.full(tuple(x.shape), False, dtypes.bool)
@@ -312,7 +312,7 @@ def unique_consecutive(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
     """Return elements (or slices along an axis) that differ from the one before; as `unique_all`."""
     lines = native.reshape(x, (x.size,)) if axis is None else x
     at = 0 if axis is None else axis
-    found = _runs(lines, _rows(lines, at), native.arange(lines.shape[at]), at)
+    found = _runs(lines, _slices_as_rows(lines, at), native.arange(lines.shape[at]), at)
     return (
         found
         if axis is not None

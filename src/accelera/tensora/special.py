@@ -137,11 +137,18 @@ def zeta(x: Any, q: Any, /) -> Any:
     return native.zeta(x, q)
 
 
-# --- SciPy's ----------------------------------------------------------------------------------------------
+# --- by SciPy ---------------------------------------------------------------------------------------------
 
 
-def _computed(compute: Callable[..., Any], *given: Any) -> Any:
-    """What SciPy computes of tensors or numbers, in the type that these meet in."""
+def _call_scipy(compute: Callable[..., Any], *given: Any) -> Any:
+    """Call a SciPy function in float64; return the result in the common type of the arguments.
+
+    Raises
+    ------
+    TypeError
+        If an argument is complex.
+
+    """
     import scipy.special  # it takes longer to import than the rest of the library
 
     kind = dtypes.result_type(*given)
@@ -157,36 +164,44 @@ def _computed(compute: Callable[..., Any], *given: Any) -> Any:
     return native.cast(native.from_buffer(found), wanted)
 
 
-def _one(doc: str, compute: Callable[[Any, Any], Any]) -> Unary:
+def _scipy_unary(doc: str, compute: Callable[[Any, Any], Any]) -> Unary:
     def function(x: Any, /) -> Any:
-        return _computed(compute, x)
+        return _call_scipy(compute, x)
 
     function.__doc__ = f"{doc}. Without gradient."
     return function
 
 
-def _two(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
+def _scipy_binary(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
     def function(x1: Any, x2: Any, /) -> Any:
-        return _computed(compute, x1, x2)
+        return _call_scipy(compute, x1, x2)
 
     function.__doc__ = f"{doc}. Without gradient."
     return function
 
 
-airy_ai = _one("Airy function Ai", lambda sp, x: sp.airy(x)[0])
-bessel_j0 = _one("Bessel function of the first kind of order 0", lambda sp, x: sp.j0(x))
-bessel_j1 = _one("Bessel function of the first kind of order 1", lambda sp, x: sp.j1(x))
-bessel_y0 = _one("Bessel function of the second kind of order 0", lambda sp, x: sp.y0(x))
-bessel_y1 = _one("Bessel function of the second kind of order 1", lambda sp, x: sp.y1(x))
-gammainc = _two("Regularised lower incomplete gamma function", lambda sp, a, x: sp.gammainc(a, x))
-gammaincc = _two("Regularised upper incomplete gamma function", lambda sp, a, x: sp.gammaincc(a, x))
-modified_bessel_i0 = _one("Modified Bessel function of the first kind of order 0", lambda sp, x: sp.i0(x))
-modified_bessel_i1 = _one("Modified Bessel function of the first kind of order 1", lambda sp, x: sp.i1(x))
-modified_bessel_k0 = _one("Modified Bessel function of the second kind of order 0", lambda sp, x: sp.k0(x))
-modified_bessel_k1 = _one("Modified Bessel function of the second kind of order 1", lambda sp, x: sp.k1(x))
-scaled_modified_bessel_k0 = _one("exp(x) times `modified_bessel_k0`", lambda sp, x: sp.k0e(x))
-scaled_modified_bessel_k1 = _one("exp(x) times `modified_bessel_k1`", lambda sp, x: sp.k1e(x))
-spherical_bessel_j0 = _one(
+airy_ai = _scipy_unary("Airy function Ai", lambda sp, x: sp.airy(x)[0])
+bessel_j0 = _scipy_unary("Bessel function of the first kind of order 0", lambda sp, x: sp.j0(x))
+bessel_j1 = _scipy_unary("Bessel function of the first kind of order 1", lambda sp, x: sp.j1(x))
+bessel_y0 = _scipy_unary("Bessel function of the second kind of order 0", lambda sp, x: sp.y0(x))
+bessel_y1 = _scipy_unary("Bessel function of the second kind of order 1", lambda sp, x: sp.y1(x))
+gammainc = _scipy_binary("Regularised lower incomplete gamma function", lambda sp, a, x: sp.gammainc(a, x))
+gammaincc = _scipy_binary("Regularised upper incomplete gamma function", lambda sp, a, x: sp.gammaincc(a, x))
+modified_bessel_i0 = _scipy_unary(
+    "Modified Bessel function of the first kind of order 0", lambda sp, x: sp.i0(x)
+)
+modified_bessel_i1 = _scipy_unary(
+    "Modified Bessel function of the first kind of order 1", lambda sp, x: sp.i1(x)
+)
+modified_bessel_k0 = _scipy_unary(
+    "Modified Bessel function of the second kind of order 0", lambda sp, x: sp.k0(x)
+)
+modified_bessel_k1 = _scipy_unary(
+    "Modified Bessel function of the second kind of order 1", lambda sp, x: sp.k1(x)
+)
+scaled_modified_bessel_k0 = _scipy_unary("exp(x) times `modified_bessel_k0`", lambda sp, x: sp.k0e(x))
+scaled_modified_bessel_k1 = _scipy_unary("exp(x) times `modified_bessel_k1`", lambda sp, x: sp.k1e(x))
+spherical_bessel_j0 = _scipy_unary(
     "Spherical Bessel function of order 0, sin(x) / x", lambda sp, x: np.sinc(x / math.pi)
 )
 
@@ -195,7 +210,7 @@ spherical_bessel_j0 = _one(
 
 
 def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
-    """A polynomial in x whose degree n is cut to an integer; 0 for a negative one."""
+    """Return a function of x and a degree n: n is truncated to an integer, and a negative n gives 0."""
 
     def degrees(sp: Any, x: Any, n: Any) -> Any:
         degree = np.trunc(n).astype(np.int64) if isinstance(n, np.ndarray) else np.int64(int(n))
@@ -203,17 +218,17 @@ def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
         return np.where(degree < 0, 0.0, compute(sp, np.maximum(degree, 0), x))
 
     def function(x: Any, n: Any, /) -> Any:
-        return _computed(degrees, x, n)
+        return _call_scipy(degrees, x, n)
 
     function.__doc__ = f"{doc} of degree n, which is cut to an integer. Without gradient."
     return function
 
 
-def _third(sp: Any, n: Any, x: Any) -> Any:
+def _chebyshev_v(sp: Any, n: Any, x: Any) -> Any:
     return sp.eval_chebyu(n, x) - np.where(n > 0, sp.eval_chebyu(np.maximum(n - 1, 0), x), 0)
 
 
-def _fourth(sp: Any, n: Any, x: Any) -> Any:
+def _chebyshev_w(sp: Any, n: Any, x: Any) -> Any:
     return sp.eval_chebyu(n, x) + np.where(n > 0, sp.eval_chebyu(np.maximum(n - 1, 0), x), 0)
 
 
@@ -223,8 +238,8 @@ chebyshev_polynomial_t = _polynomial(
 chebyshev_polynomial_u = _polynomial(
     "Chebyshev polynomial of the second kind", lambda sp, n, x: sp.eval_chebyu(n, x)
 )
-chebyshev_polynomial_v = _polynomial("Chebyshev polynomial of the third kind", _third)
-chebyshev_polynomial_w = _polynomial("Chebyshev polynomial of the fourth kind", _fourth)
+chebyshev_polynomial_v = _polynomial("Chebyshev polynomial of the third kind", _chebyshev_v)
+chebyshev_polynomial_w = _polynomial("Chebyshev polynomial of the fourth kind", _chebyshev_w)
 hermite_polynomial_h = _polynomial(
     "Hermite polynomial of the physicists", lambda sp, n, x: sp.eval_hermite(n, x)
 )
@@ -240,8 +255,8 @@ shifted_chebyshev_polynomial_u = _polynomial(
     "Chebyshev polynomial of the second kind in 2 x - 1", lambda sp, n, x: sp.eval_sh_chebyu(n, x)
 )
 shifted_chebyshev_polynomial_v = _polynomial(
-    "Chebyshev polynomial of the third kind in 2 x - 1", lambda sp, n, x: _third(sp, n, 2 * x - 1)
+    "Chebyshev polynomial of the third kind in 2 x - 1", lambda sp, n, x: _chebyshev_v(sp, n, 2 * x - 1)
 )
 shifted_chebyshev_polynomial_w = _polynomial(
-    "Chebyshev polynomial of the fourth kind in 2 x - 1", lambda sp, n, x: _fourth(sp, n, 2 * x - 1)
+    "Chebyshev polynomial of the fourth kind in 2 x - 1", lambda sp, n, x: _chebyshev_w(sp, n, 2 * x - 1)
 )

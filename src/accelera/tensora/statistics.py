@@ -31,7 +31,7 @@ def cov(
     correction
         Subtracted from the number of observations that products are divided by.
     fweights
-        Vector that says how often each observation counts.
+        Vector of integers: how often each observation counts.
     aweights
         Vector of weights of the observations.
 
@@ -53,7 +53,9 @@ def cov(
     centred = native.subtract(wide, native.divide(native.sum(weighted, -1, True), n))
     right = centred if weight is None else native.multiply(centred, weight)
     bias = (
-        correction if aweights is None or not correction else _squared_weights(weight, aweights, correction)
+        correction
+        if aweights is None or not correction
+        else _weighted_correction(weight, aweights, correction)
     )
     freedom = (
         builtins.max(n - bias, 0.0) if isinstance(n, float) else native.maximum(native.subtract(n, bias), 0.0)
@@ -63,7 +65,7 @@ def cov(
     return native.reshape(found, ()) if rows.shape[0] == 1 else found
 
 
-def _squared_weights(weight: Any, aweights: Any, correction: int) -> Any:
+def _weighted_correction(weight: Any, aweights: Any, correction: int) -> Any:
     total = native.sum(native.multiply(weight, native.cast(aweights, weight.dtype)))
     return native.multiply(native.divide(total, native.sum(weight)), correction)
 
@@ -89,11 +91,11 @@ def kthvalue(x: Tensor, k: int, /, *, axis: int = -1, keepdims: bool = False) ->
     at, n = axis % x.ndim, x.shape[axis]
     if not 1 <= k <= n:
         raise ValueError(f"kthvalue: k={k} for an axis with {n} elements; give a number from 1 to {n}")
-    return _selected(x, native.argsort(x, at, False)[on_axis(at, slice(k - 1, k))], at, keepdims)
+    return _gather_selected(x, native.argsort(x, at, False)[on_axis(at, slice(k - 1, k))], at, keepdims)
 
 
-def _selected(x: Any, indices: Any, axis: int, keepdims: bool) -> Selected:
-    """Elements at indices that keep the axis with extent 1."""
+def _gather_selected(x: Any, indices: Any, axis: int, keepdims: bool) -> Selected:
+    """Return the elements at `indices`, whose axis has extent 1, and the indices."""
     values = native.take_along_axis(x, indices, axis)
     if keepdims:
         return Selected(values, indices)
@@ -131,11 +133,11 @@ def _median_along(x: Any, axis: int, keepdims: bool, skips: bool) -> Selected:
         place = native.maximum(middle, 0)
     else:  # NaN stands behind all others
         place = native.where(native.less(numbers, n), numbers, (n - 1) // 2)
-    return _selected(x, native.take_along_axis(order, place, axis), axis, keepdims)
+    return _gather_selected(x, native.take_along_axis(order, place, axis), axis, keepdims)
 
 
 def mode(x: Tensor, /, *, axis: int = -1, keepdims: bool = False) -> Selected:
-    """Return the most frequent element along an axis, the smallest of several, and the index of its last."""
+    """Return the most frequent element along an axis (on a tie the smallest), and its last index."""
     if x.ndim == 0:
         return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     at, n = axis % x.ndim, x.shape[axis]
@@ -147,7 +149,7 @@ def mode(x: Tensor, /, *, axis: int = -1, keepdims: bool = False) -> Selected:
     began = native.where(starts, 0, places)
     began = native.take_along_axis(began, native.running_extreme(began, at, True), at)
     longest = native.argmax(native.subtract(places, began), at, True)
-    return _selected(x, native.take_along_axis(order, longest, at), at, keepdims)
+    return _gather_selected(x, native.take_along_axis(order, longest, at), at, keepdims)
 
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -203,7 +205,7 @@ def _quantile(x: Any, q: Any, axis: int | None, keepdims: bool, interpolation: s
 
 
 def _interpolated(x: Any, levels: Any, axis: int, interpolation: str, skips: bool) -> Any:
-    """Quantiles along an axis, which they lie on."""
+    """Return the quantiles along an axis; that axis of the result has an element for each level."""
     in_order = sort(x, axis=axis)
     shape = (levels.size, *(1,) * (x.ndim - axis - 1))
     numbers = native.sum(native.logical_not(native.isnan(x)), axis, True)
@@ -229,19 +231,19 @@ def _interpolated(x: Any, levels: Any, axis: int, interpolation: str, skips: boo
 
 
 class Histogram(NamedTuple):
-    """Counts, or densities, and the edges between them."""
+    """Counts (or densities) of the bins, and the edges of the bins."""
 
     hist: Any
     bin_edges: Any
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, /, *, minlength: int = 0) -> Tensor:
-    """How often each integer from 0 occurs in a vector, or the sum of its weights.
+    """Count of each integer 0, 1, ... in a vector, or the sum of the weights where it occurs.
 
     Raises
     ------
     ValueError
-        If one is negative, or `x` is no vector.
+        If an integer is negative, or `x` is no vector.
 
     """
     if x.ndim != 1 or (x.size and native.min(x).item() < 0):
@@ -254,11 +256,11 @@ def bincount(x: Tensor, weights: Tensor | None = None, /, *, minlength: int = 0)
 
 
 def histc(x: Tensor, bins: int = 100, /, *, min: float = 0, max: float = 0) -> Tensor:  # noqa: A002
-    """Numbers of elements in equal parts of the range from `min` to `max`, in the type of `x`.
+    """Histogram with `bins` equal bins from `min` to `max`: counts, in the type of `x`.
 
-    Both being equal, the range is that of the elements. Elements outside of it are not counted.
+    If `min` equals `max`, the range is that of the elements. Elements outside of the range are not counted.
     """
-    low, high = _range(x, min, max)
+    low, high = _value_range(x, min, max)
     if bins < 1:
         raise ValueError(f"histc: bins={bins}; give at least 1")
     inside = x[native.logical_and(native.greater_equal(x, low), native.less_equal(x, high))]
@@ -269,7 +271,7 @@ def histc(x: Tensor, bins: int = 100, /, *, min: float = 0, max: float = 0) -> T
     return native.take_add(native.full(tuple(place.shape), 1, x.dtype), place, (bins,), 0)
 
 
-def _range(x: Any, low: float, high: float) -> tuple[float, float]:
+def _value_range(x: Any, low: float, high: float) -> tuple[float, float]:
     if low == high and x.size:
         low, high = native.min(x).item(), native.max(x).item()
     return (low - 1, high + 1) if low == high else (low, high)
@@ -345,10 +347,12 @@ def gradient(x: Tensor, /, *, spacing: Any = 1, axis: Axes = None, edge_order: i
     steps = spacing if isinstance(spacing, Sequence) else [spacing] * len(axes)
     if edge_order not in (1, 2) or len(steps) != len(axes):
         raise ValueError(f"gradient: edge_order={edge_order}, {len(steps)} spacings for {len(axes)} axes")
-    return [_slope(x, step, each % x.ndim, edge_order) for each, step in zip(axes, steps, strict=True)]
+    return [
+        _derivative_along(x, step, each % x.ndim, edge_order) for each, step in zip(axes, steps, strict=True)
+    ]
 
 
-def _slope(x: Any, step: Any, axis: int, edge_order: int) -> Any:
+def _derivative_along(x: Any, step: Any, axis: int, edge_order: int) -> Any:
     n = x.shape[axis]
     if n <= edge_order:
         raise ValueError(f"gradient: axis {axis} has {n} elements; {edge_order + 1} are needed")

@@ -13,7 +13,7 @@ from accelera._native import StepGraph
 LEAST_BYTES = 4096
 """Smaller tensors always stay."""
 SPILL_SECONDS_PER_BYTE = 2 / 1.0e9
-"""To a file and back, assumed of any disk: plans must not depend on its mood."""
+"""To a file and back: a constant, as plans must not vary with the measured speed of a disk."""
 FLOPS_PER_SECOND = 1.5e11
 BYTES_PER_SECOND = 1.5e10
 SECONDS_PER_OPERATION = 2e-6
@@ -25,7 +25,7 @@ CUDA_SECONDS_PER_OPERATION = 5e-6
 CUDA_SPILL_SECONDS_PER_BYTE = 2 / 1.2e10
 """The same of a CUDA device, with memory of the host instead of a file."""
 FATES = ("keep", "recompute", "recompute", "offload", "pack")
-"""By the number that the planner gives them; the second kind drops what is made on the way."""
+"""Names by the planner's numbers; the second "recompute" also drops the intermediate results."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TensorFate:
     """Fate of a tensor between two uses."""
 
     operation: str
-    """That made it."""
+    """Operation that made the tensor."""
     nbytes: int
     fate: str
     """"keep", "pack" (a mask as bits), "recompute" or "offload"."""
@@ -47,47 +47,47 @@ class StepPlan(NamedTuple):
     number: int
     """In `PlanFrontier`."""
     seconds: float
-    """Time that it adds."""
+    """Time that the plan adds."""
     live_bytes: int
-    """Most bytes at once."""
+    """Peak of the bytes that live at the same time."""
     top_bytes: int
-    """Of the arena."""
+    """Highest end of a block in the arena."""
     fates: bytes
-    """By gap."""
+    """Number of the fate (see `FATES`) for each gap: a time in which a tensor is idle between two uses."""
 
 
 class PlanFrontier:
-    """Plans of rising time and falling peak, which know no budget.
+    """Pareto frontier of plans: of rising time and falling peak, independent of any budget.
 
-    Blocks of a plan are laid out when its top is first asked for: a budget asks for a few of them.
+    The arena layout of a plan is computed when it is first needed, as a budget needs only a few of them.
     """
 
     def __init__(self, graph: StepGraph, spill_s_per_byte: float, least_bytes: int) -> None:
         self.graph = graph
-        self._prices = spill_s_per_byte, least_bytes
-        self._found = graph.choices(*self._prices)
-        self._laid_out: dict[int, StepPlan] = {}
+        self._costs = spill_s_per_byte, least_bytes
+        self._choices = graph.choices(*self._costs)
+        self._plans: dict[int, StepPlan] = {}
 
     def __getitem__(self, number: int) -> StepPlan:
-        if number not in self._laid_out:
-            seconds, _, fates = self._found[number]
-            top, live = self.graph.memory(*self._prices, fates)
-            self._laid_out[number] = StepPlan(number, seconds, live, top, fates)
-        return self._laid_out[number]
+        if number not in self._plans:
+            seconds, _, fates = self._choices[number]
+            top, live = self.graph.memory(*self._costs, fates)
+            self._plans[number] = StepPlan(number, seconds, live, top, fates)
+        return self._plans[number]
 
     def select(self, room: int) -> StepPlan | None:
         """Return the first plan whose arena ends within `room` bytes; None if none does.
 
-        So less room never means more memory, nor less time.
+        So with less room the selected plan never needs more memory, and never less time.
         """
-        fitting = (i for i, (_, peak, _) in enumerate(self._found) if peak <= room)
+        fitting = (i for i, (_, peak, _) in enumerate(self._choices) if peak <= room)
         return next((self[i] for i in fitting if self[i].top_bytes <= room), None)
 
     @functools.cached_property
     def staircase(self) -> list[StepPlan]:
-        """All plans that some room selects: of falling top."""
+        """All plans that some room selects, in order of falling `top_bytes`."""
         steps: list[StepPlan] = []
-        for number in range(len(self._found)):
+        for number in range(len(self._choices)):
             if not steps or self[number].top_bytes < steps[-1].top_bytes:
                 steps.append(self[number])
         return steps
@@ -102,13 +102,13 @@ class StepPlans(PlanFrontier):
         seconds = operation_seconds(self.columns, device)
         self.seconds = float(seconds.sum())
         spill = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
-        super().__init__(_graph_of(self.columns, seconds), spill, LEAST_BYTES)
+        super().__init__(_step_graph(self.columns, seconds), spill, LEAST_BYTES)
         self._prepared: tuple[int, Any] = (-1, None)
 
     def prepare(self, plan: StepPlan) -> Any:
         """Return a plan in the form that steps follow."""
         if self._prepared[0] != plan.number:
-            actions, places, *_ = self.graph.schedule(*self._prices, plan.fates)
+            actions, places, *_ = self.graph.schedule(*self._costs, plan.fates)
             self._prepared = (plan.number, self._log.plan(actions, places))
         return self._prepared[1]
 
@@ -120,7 +120,7 @@ class StepPlans(PlanFrontier):
             fate, seconds = fates[i], 0.0
             if fate:
                 fates[i] = 0
-                seconds = max(0.0, plan.seconds - self.graph.added_seconds(*self._prices, bytes(fates)))
+                seconds = max(0.0, plan.seconds - self.graph.added_seconds(*self._costs, bytes(fates)))
                 fates[i] = fate
             operation = self.columns["names"][self.columns["born"][value]]
             rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
@@ -128,7 +128,7 @@ class StepPlans(PlanFrontier):
 
 
 def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
-    """Return the time that plans take each operation of a logged step for."""
+    """Return the estimated time of each operation of a logged step, in seconds."""
     cpu = device == "cpu"
     compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
     moved = np.asarray(columns["moved_bytes"], "float64")
@@ -137,12 +137,12 @@ def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
 
 
 def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the bytes of each value as bits, 0 where it is no mask, and the time into that form and back."""
+    """Return the bytes of each mask packed as bits (0 for other values), and the seconds to convert it."""
     truths = np.asarray(columns["truths"], "int64")
     return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
 
 
-def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
+def _step_graph(log: dict[str, Any], seconds: Any) -> StepGraph:
     def column(name: str, dtype: str) -> Any:
         return np.asarray(log[name], dtype)
 

@@ -1,4 +1,4 @@
-"""Nested lists, tuples and dicts of tensors, and what stands between the tensors."""
+"""Nested lists, tuples and dicts of tensors: flattening into leaves, and rebuilding from a structure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelera.tensora.core import Tensor
 
 
 class _TensorLeaf:
-    """Stands for a tensor in a structure."""
+    """Placeholder for a tensor in a structure."""
 
     def __repr__(self) -> str:
         return "tensor"
@@ -19,7 +19,14 @@ _LEAF = _TensorLeaf()
 
 
 def flatten(value: Any, tensors: list[Any]) -> Hashable:
-    """What is no tensor, as a key; the tensors go to the list."""
+    """Append the tensors of a value to a list, and return all the rest of the value as a hashable key.
+
+    Raises
+    ------
+    TypeError
+        If a value that is no tensor cannot be hashed.
+
+    """
     if isinstance(value, Tensor):
         tensors.append(value)
         return _LEAF
@@ -38,33 +45,33 @@ def flatten(value: Any, tensors: list[Any]) -> Hashable:
 
 
 def structure_of(value: Any) -> Any:
-    """The same value with places instead of tensors."""
+    """Return the value with a placeholder instead of each tensor."""
     if isinstance(value, Tensor):
         return _LEAF
     if isinstance(value, dict):
         return {name: structure_of(each) for name, each in value.items()}
     if isinstance(value, (tuple, list)):
-        return _sequence(type(value), [structure_of(each) for each in value])
+        return _make_sequence(type(value), [structure_of(each) for each in value])
     return value
 
 
 def rebuild(structure: Any, tensors: Any) -> Any:
-    """The value of a structure, its places taken by the tensors of an iterator."""
+    """Return the structure with its placeholders replaced by tensors, taken in order from an iterator."""
     if structure is _LEAF:
         return next(tensors)
     if isinstance(structure, dict):
         return {name: rebuild(each, tensors) for name, each in structure.items()}
     if isinstance(structure, (tuple, list)):
-        return _sequence(type(structure), [rebuild(each, tensors) for each in structure])
+        return _make_sequence(type(structure), [rebuild(each, tensors) for each in structure])
     return structure
 
 
-def _sequence(kind: type, items: list[Any]) -> Any:
+def _make_sequence(kind: type, items: list[Any]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def count(value: Any) -> int:
-    """Number of tensors in a value."""
+    """Return the number of tensors in a value."""
     tensors: list[Any] = []
     flatten(value, tensors)
     return len(tensors)

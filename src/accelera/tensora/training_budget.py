@@ -26,7 +26,7 @@ class BudgetPlan:
     added_share: float
     """The same, as a share of the step's time."""
     floor_bytes: int
-    """Least budget that a plan exists for."""
+    """Smallest budget for which a plan exists."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class BudgetReport:
     followed: bool
     """Whether the step followed a plan to its end."""
     departure: str
-    """Where it left its plan, and why; empty if it did not."""
+    """Operation at which the step departed from its plan, and the reason; empty if it did not."""
     predicted_bytes: int | None
     """Peak of the plan that it followed."""
     peak_bytes: int
@@ -93,7 +93,7 @@ class Budget:
     ) -> None:
         self.limit_bytes = units.parse_bytes(limit)
         self.device = str(device)
-        native.memory_stats(self.device)  # it exists
+        native.memory_stats(self.device)  # raises ValueError if there is no such device
         if optimizer is not None and not getattr(optimizer, "separable", False):
             raise TypeError(
                 f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
@@ -104,7 +104,7 @@ class Budget:
         self._steps: Any = None
         self._capacity = 0
         self._plans: dict[Any, StepPlans] = {}
-        self._now = _StepNow(None, 0, None)
+        self._current = _CurrentStep(None, 0, None)
         self._high_bytes = 0
         self._undo: list[Callable[[], None]] = []
         self.report = BudgetReport(False, "", None, 0, 0, 0)
@@ -141,14 +141,14 @@ class Budget:
         outside = self._outside_bytes()
         room = self.limit_bytes - outside
         if self._steps is None:
-            self._require(room > 0, outside)
+            self._require_room(room > 0, outside)
             self._steps = native.StepBudget(room, self._spill_dir, self.device)
         room = min(self._steps.capacity, room)
-        self._require(room >= self._steps.used_bytes, outside)
+        self._require_room(room >= self._steps.used_bytes, outside)
         plans = self._plans.get(key)
         plan = None if plans is None else plans.select(room - self._high_bytes)
         self._steps.begin(room, plans.prepare(plan) if plans is not None and plan is not None else None)
-        self._now = _StepNow(key, outside, plan)
+        self._current = _CurrentStep(key, outside, plan)
         fusion, limit = native.fusion_least(), native.memory_stats(self.device).limit_bytes
         self._undo = [
             lambda: native.set_fusion_least(fusion),
@@ -164,7 +164,7 @@ class Budget:
             undo()
         self._undo = []
         self._steps.end()
-        measured, now = self._steps.report, self._now
+        measured, now = self._steps.report, self._current
         arena = measured.peak_bytes
         predicted = None
         if measured.followed and now.plan is not None:
@@ -196,7 +196,7 @@ class Budget:
         used = 0 if self._steps is None else self._steps.used_bytes
         return int(native.memory_stats(self.device).live_bytes) - used
 
-    def _require(self, fits: bool, outside: int) -> None:
+    def _require_room(self, fits: bool, outside: int) -> None:
         if fits:
             return
         used = 0 if self._steps is None else self._steps.used_bytes
@@ -208,17 +208,17 @@ class Budget:
             budget_bytes=self.limit_bytes,
         )
 
-    # --- what is known
+    # --- plans of recorded steps
 
-    def _known(self) -> StepPlans:
-        plans = self._plans.get(self._now.key)
+    def _recorded_plans(self) -> StepPlans:
+        plans = self._plans.get(self._current.key)
         if plans is None:
             raise RuntimeError("budget: no step was recorded; run one before its plans are asked for")
         return plans
 
     def _fixed_bytes(self) -> int:
-        """Bytes that no plan changes: outside of the arena, and of what outlives a step."""
-        return self._now.outside_bytes + self._high_bytes
+        """Return the bytes that no plan changes: outside of the arena, and of tensors that outlive a step."""
+        return self._current.outside_bytes + self._high_bytes
 
     def staircase(self) -> list[BudgetPlan]:
         """Return all plans of the last step, of falling peak and rising time.
@@ -229,7 +229,7 @@ class Budget:
             If no step was recorded yet.
 
         """
-        return [self._predicted(plan) for plan in self._known().staircase]
+        return [self._prediction(plan) for plan in self._recorded_plans().staircase]
 
     def plan(self, limit: int | str | None = None) -> BudgetPlan:
         """Return the plan of the last step that some budget selects, by default this one.
@@ -242,7 +242,7 @@ class Budget:
             If no step was recorded yet.
 
         """
-        return self._predicted(self._selected(limit))
+        return self._prediction(self._select_plan(limit))
 
     def tensors(self, limit: int | str | None = None) -> list[TensorFate]:
         """Return the fate of each tensor that may leave, in the plan that `plan` returns for the same limit.
@@ -255,16 +255,16 @@ class Budget:
             If no step was recorded yet.
 
         """
-        return self._known().tensors(self._selected(limit))
+        return self._recorded_plans().tensors(self._select_plan(limit))
 
-    def _predicted(self, plan: StepPlan) -> BudgetPlan:
-        plans, fixed = self._known(), self._fixed_bytes()
+    def _prediction(self, plan: StepPlan) -> BudgetPlan:
+        plans, fixed = self._recorded_plans(), self._fixed_bytes()
         floor = fixed + plans.staircase[-1].top_bytes
         return BudgetPlan(fixed + plan.top_bytes, plan.seconds, plan.seconds / plans.seconds, floor)
 
-    def _selected(self, limit: int | str | None) -> StepPlan:
+    def _select_plan(self, limit: int | str | None) -> StepPlan:
         nbytes = self.limit_bytes if limit is None else units.parse_bytes(limit)
-        plans, fixed = self._known(), self._fixed_bytes()
+        plans, fixed = self._recorded_plans(), self._fixed_bytes()
         plan = plans.select(nbytes - fixed)
         if plan is not None:
             return plan
@@ -276,7 +276,7 @@ class Budget:
         )
 
     def explain(self) -> str:
-        """Return the plan in words: memory, time, fate of each tensor, the floor, and the plans beside it.
+        """Return the plan as text: memory, time, fate of each tensor, the floor, and the neighbouring plans.
 
         Raises
         ------
@@ -284,11 +284,11 @@ class Budget:
             If no step was recorded yet.
 
         """
-        plans, fixed = self._known(), self._fixed_bytes()
+        plans, fixed = self._recorded_plans(), self._fixed_bytes()
         plan, steps = plans.select(self.limit_bytes - fixed), plans.staircase
         size = units.format_bytes
         lines = [
-            f"budget {size(self.limit_bytes)}: {size(self._now.outside_bytes)} outside of the step, "
+            f"budget {size(self.limit_bytes)}: {size(self._current.outside_bytes)} outside of the step, "
             f"{size(self._high_bytes)} of it outlive it",
             f"free peak {size(fixed + steps[0].top_bytes)}, floor {size(fixed + steps[-1].top_bytes)}",
         ]
@@ -305,8 +305,8 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class _StepNow:
-    """The step that goes on, or the last one."""
+class _CurrentStep:
+    """The running step, or the last one."""
 
     key: Any
     outside_bytes: int
@@ -314,7 +314,7 @@ class _StepNow:
 
 
 def _fate_lines(tensors: list[TensorFate]) -> list[str]:
-    """One line for tensors of one operation, size and fate."""
+    """Return a line for each group of tensors with the same operation, size and fate."""
     lines = []
     for fate in ("pack", "recompute", "offload", "keep"):
         groups: dict[tuple[str, int], list[float]] = {}
@@ -340,7 +340,7 @@ def _neighbour_lines(plans: StepPlans, position: int, fixed: int) -> list[str]:
 
 
 def _signature(value: Any) -> Any:
-    """Shapes and types of the tensors in arguments, and what else of them can be compared."""
+    """Return a key of arguments: shapes and types of tensors, and other values that can be compared."""
     if isinstance(value, Tensor):
         return tuple(value.shape), str(value.dtype)
     if isinstance(value, dict):
@@ -354,19 +354,19 @@ def _signature(value: Any) -> Any:
 
 
 def _update_inside_backward(optimizer: Any) -> list[Callable[[], None]]:
-    """Have each parameter changed as soon as its gradient is complete; how to undo that."""
+    """Update each parameter as soon as its gradient is complete; return functions that undo this."""
     undo: list[Callable[[], None]] = []
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param.requires_grad:
                 hook = param.register_post_accumulate_grad_hook(
-                    functools.partial(_update_one, optimizer, group)
+                    functools.partial(_update_param, optimizer, group)
                 )
                 undo.append(hook.remove)
     return undo
 
 
-def _update_one(optimizer: Any, group: dict[str, Any], param: Any) -> None:
+def _update_param(optimizer: Any, group: dict[str, Any], param: Any) -> None:
     optimizer.update(group, [param], [param.grad])
     param.grad = None
 

@@ -1,4 +1,4 @@
-"""Loader of batches of a dataset, in this process or by others ahead of their use."""
+"""Loader of batches of a dataset, in this process or in worker processes that prefetch."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from accelera.tensora.random import Generator
 DEFAULT_START_METHOD = "forkserver"
 """Start method of the workers: unlike fork, it is sound beside threads of any library."""
 
-_PREFETCHED = 2
-_NOTHING = object()
+_DEFAULT_PREFETCH = 2
+_EXHAUSTED = object()
 
 
 class DataLoader:
@@ -150,7 +150,7 @@ class DataLoader:
             _exclude("num_workers=0", **given)
 
     def _samplers(self, shuffle: bool | None, sampler: Any, batch_sampler: Any) -> tuple[Any, Any]:
-        """Samplers of numbers and of batches; None where there is no such."""
+        """Return the sampler of indices and the sampler of batches; None for one that is not used."""
         if is_stream(self.dataset):
             if self.batch_size is not None and self.batch_size < 1:
                 raise ValueError(
@@ -168,14 +168,14 @@ class DataLoader:
         return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
 
     @property
-    def _requested(self) -> Any:
-        """What the requests for batches come from; None for streams."""
+    def _index_source(self) -> Any:
+        """Iterable whose items are sent to the workers: the sampler in use; None for streams."""
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where a stream does not know its length."""
-        if self._requested is not None:
-            return len(self._requested)
+        if self._index_source is not None:
+            return len(self._index_source)
         total = len(self.dataset)
         if self.batch_size is None:
             return total
@@ -187,7 +187,7 @@ class DataLoader:
         progress = self._progress
         assert progress is not None
         if not self.num_workers:
-            return _Inline(progress, numbers, self._fetching)
+            return _InlineBatches(progress, numbers, self._fetching)
         pool = self._pool
         if pool is None or pool.closed:
             pool = self._new_pool(progress.seed)
@@ -203,28 +203,28 @@ class DataLoader:
     # --- the order of an epoch, and resuming it ---
 
     def _begin(self) -> Iterator[Any]:
-        """Note the beginning of an epoch; return the numbers for its batches that are still to come."""
+        """Begin an epoch, or resume one; return the indices of its remaining batches."""
         resumed, self._resumed = self._resumed, None
-        requested = self._requested
+        requested = self._index_source
         if resumed is None or resumed["seed"] is None:
             source = self.generator or random.default_generator
             seed = int(source.integers(0, 1 << 64, dtype="uint64").item())
             self._order.manual_seed(seed)
             self._progress = _EpochProgress(seed, state_of(requested), 0, 0)
-            return _numbers(requested)
+            return _index_iterator(requested)
         skipped, seed = resumed["position"], resumed["seed"]
         now = state_of(requested)
         self._order.manual_seed(seed)
         give_state(requested, resumed["sampler"])
-        numbers = _numbers(requested)
-        # The first of them is drawn before the sampler gets its state of now back.
+        numbers = _index_iterator(requested)
+        # Draw the first of them before the sampler gets its current state back.
         first = list(itertools.islice(numbers, skipped + 1)) if requested is not None else []
         give_state(requested, now)
         self._progress = _EpochProgress(seed, resumed["sampler"], skipped, skipped)
         return itertools.chain(first[skipped:], numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is.
+        """Return the position of the iteration.
 
         Returns
         -------
@@ -239,7 +239,7 @@ class DataLoader:
         elif self._progress is not None and not self._progress.ended:
             place = {name: getattr(self._progress, name) for name in place}
         now = None if self.generator is None else self.generator.state
-        return {**place, "sampler_now": state_of(self._requested), "generator": now}
+        return {**place, "sampler_now": state_of(self._index_source), "generator": now}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration begin where another one was when `state_dict` was called.
@@ -260,7 +260,7 @@ class DataLoader:
             )
         if self.generator is not None and state_dict["generator"] is not None:
             self.generator.state = state_dict["generator"]
-        give_state(self._requested, state_dict["sampler_now"])
+        give_state(self._index_source, state_dict["sampler_now"])
         self._resumed = dict(state_dict)
 
 
@@ -290,7 +290,7 @@ class _Batches(ABC):
     def __next__(self) -> Any:
         try:
             kind, batch = self._next()
-        except StopIteration as error:  # it would end the loop over the batches as if all had come
+        except StopIteration as error:  # otherwise it would end the loop over the batches silently
             raise RuntimeError(f"[DataLoader] the dataset raised StopIteration({error})") from error
         if kind == END:
             self._progress.ended = True
@@ -303,7 +303,7 @@ class _Batches(ABC):
         """Return `DATA` and the next batch, or `END` and None; count a batch that is an exception."""
 
 
-class _Inline(_Batches):
+class _InlineBatches(_Batches):
     """Iterator that loads each batch when it is asked for."""
 
     def __init__(self, progress: _EpochProgress, numbers: Iterator[Any], fetching: Fetching) -> None:
@@ -313,8 +313,8 @@ class _Inline(_Batches):
             self._fetch(None)
 
     def _next(self) -> tuple[int, Any]:
-        number = next(self._numbers, _NOTHING)
-        if number is _NOTHING:
+        number = next(self._numbers, _EXHAUSTED)
+        if number is _EXHAUSTED:
             return END, None
         try:
             return self._fetch(number)
@@ -335,32 +335,32 @@ class _PrefetchedBatches(_Batches):
     ) -> None:
         super().__init__(progress, numbers)
         self._pool, self._timeout = pool, loader.timeout
-        self._lasting = loader.persistent_workers
+        self._persistent = loader.persistent_workers
         pool.epoch += 1
         self._epoch = pool.epoch
         self._active = deque(range(loader.num_workers))
-        self._asked: dict[int, int] = {}
-        self._answers: dict[int, BatchReply] = {}
+        self._worker_of: dict[int, int] = {}
+        self._replies: dict[int, BatchReply] = {}
         # Only the numbers of samples are known beforehand: batches of streams come once more, to be skipped.
         self._to_skip = progress.first if is_stream(loader.dataset) else 0
         self._index = self._sent = progress.first - self._to_skip
-        for _ in range(loader.num_workers * (loader.prefetch_factor or _PREFETCHED)):
+        for _ in range(loader.num_workers * (loader.prefetch_factor or _DEFAULT_PREFETCH)):
             self._request()
 
     def _request(self) -> None:
-        """Ask the worker whose turn it is for one more batch, if there is one to ask for."""
-        number = next(self._numbers, _NOTHING) if self._active else _NOTHING
-        if number is _NOTHING:
+        """Request the next batch, if there is one, from the worker whose turn it is."""
+        number = next(self._numbers, _EXHAUSTED) if self._active else _EXHAUSTED
+        if number is _EXHAUSTED:
             return
         worker = self._active[0]
         self._active.rotate(-1)
         self._pool.submit(worker, BatchRequest(self._epoch, self._progress.seed, self._sent, number))
-        self._asked[self._sent] = worker
+        self._worker_of[self._sent] = worker
         self._sent += 1
 
     def _next(self) -> tuple[int, Any]:
         while self._index < self._sent:
-            answer, worker = self._awaited(self._index), self._asked.pop(self._index)
+            answer, worker = self._wait_for_reply(self._index), self._worker_of.pop(self._index)
             self._index += 1
             if answer.kind == END and worker in self._active:
                 self._active.remove(worker)
@@ -374,23 +374,23 @@ class _PrefetchedBatches(_Batches):
                 self._progress.position += 1
                 raise answer.content
             return DATA, answer.content
-        if not self._lasting:
+        if not self._persistent:
             self._pool.close()
         return END, None
 
-    def _awaited(self, index: int) -> BatchReply:
+    def _wait_for_reply(self, index: int) -> BatchReply:
         if self._pool.closed or self._pool.epoch != self._epoch:
             raise RuntimeError(
                 "[DataLoader] the workers were lost, or went over to a later iteration; begin anew"
             )
-        while index not in self._answers:
+        while index not in self._replies:
             for answer in self._pool.receive(self._timeout):
                 if answer.epoch == self._epoch:
-                    self._answers[answer.batch] = answer
-        return self._answers.pop(index)
+                    self._replies[answer.batch] = answer
+        return self._replies.pop(index)
 
 
-def _numbers(requested: Any) -> Iterator[Any]:
+def _index_iterator(requested: Any) -> Iterator[Any]:
     return itertools.repeat(None) if requested is None else iter(requested)
 
 

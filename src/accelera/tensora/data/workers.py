@@ -1,4 +1,4 @@
-"""Processes that load batches: what runs in one, and the pool of them that a loader asks."""
+"""Worker processes that load batches: the code that runs in a worker, and the pool that a loader uses."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from accelera.tensora.data.dataset import IterableDataset
 from accelera.tensora.data.shared_memory import pack, unpack
 
 DATA, ERROR, END = range(3)
-"""Kinds of answers: a batch, an exception, and the end of a worker's stream."""
+"""Kinds of replies: a batch, an exception, and the end of a worker's stream."""
 
-_ANSWER = struct.Struct("<QQB")
-_PATIENCE_S = 1.0
-_BEFORE_BATCHES = (1 << 32) - 2
-"""Place of the random numbers that are drawn before the first batch, behind those of all batches."""
+_REPLY_HEADER = struct.Struct("<QQB")
+_JOIN_TIMEOUT_S = 1.0
+_INIT_PLACE = (1 << 32) - 2
+"""Batch number that seeds the generators while a worker starts; larger than that of any batch."""
 
 
 # --- batches of a dataset ---------------------------------------------------------------------------------
@@ -41,34 +41,34 @@ _BEFORE_BATCHES = (1 << 32) - 2
 
 @dataclass(frozen=True)
 class Fetching:
-    """Options by which batches are made of a dataset."""
+    """Options for making batches from a dataset."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]
     batched: bool
     """Whether several samples are one batch."""
     batch_size: int | None = None
-    """Samples of a batch, of a stream."""
+    """Samples of a batch, for streams only."""
     drop_last: bool = False
     """Leave out the last batch of a stream if it is shorter."""
     worker_init_fn: Callable[[int], Any] | None = None
     """Called in each worker with its number, before it loads."""
 
     def fetcher(self) -> Callable[[Any], tuple[int, Any]]:
-        """Return a function from the numbers of samples to `DATA` and a batch, or `END` and None."""
+        """Return a function from sample indices to (`DATA`, batch), or to (`END`, None)."""
         if not is_stream(self.dataset):
-            return self._numbered
+            return self._fetch_by_index
         samples = iter(self.dataset)
-        return lambda _: self._streamed(samples)
+        return lambda _: self._fetch_from_stream(samples)
 
-    def _numbered(self, numbers: Any) -> tuple[int, Any]:
+    def _fetch_by_index(self, numbers: Any) -> tuple[int, Any]:
         if not self.batched:
             return DATA, self.collate_fn(self.dataset[numbers])
         if hasattr(self.dataset, "__getitems__"):
             return DATA, self.collate_fn(self.dataset.__getitems__(numbers))
         return DATA, self.collate_fn([self.dataset[each] for each in numbers])
 
-    def _streamed(self, samples: Any) -> tuple[int, Any]:
+    def _fetch_from_stream(self, samples: Any) -> tuple[int, Any]:
         batch = list(islice(samples, self.batch_size if self.batched else 1))
         if not batch or (self.drop_last and len(batch) < (self.batch_size or 0)):
             return END, None
@@ -76,7 +76,7 @@ class Fetching:
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether samples of a dataset come in its own order."""
+    """Return whether a dataset is iterated in its own order instead of indexed."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
@@ -91,9 +91,9 @@ class WorkerInfo:
     """From 0."""
     num_workers: int
     seed: int
-    """Another one for each worker and each start of the workers."""
+    """Different for each worker, and for each start of the workers."""
     dataset: Any
-    """The copy of this worker."""
+    """The worker's own copy."""
 
 
 _info: WorkerInfo | None = None
@@ -105,30 +105,30 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 class BatchRequest(NamedTuple):
-    """Order to a worker for one batch."""
+    """Request to a worker for one batch."""
 
     epoch: int
     """Number of the iteration over the pool; with a new one, streams begin again."""
     seed: int
-    """Of the epoch."""
+    """Seed of the epoch."""
     batch: int
     """Number of the batch in the epoch."""
     numbers: Any
-    """Of the samples."""
+    """Indices of the samples."""
 
 
-class _Start(NamedTuple):
+class _WorkerSettings(NamedTuple):
     """Settings that a worker receives when it begins."""
 
     id: int
     num_workers: int
     seed: int
     fetching: Fetching | None
-    """None: it comes as a parcel, as the first message."""
+    """None if it follows as the first message, in shared memory."""
 
 
 def seed_everything(seed: int, place: int) -> None:
-    """Let all generators of this process begin a sequence of their own for each seed and place.
+    """Seed all generators of this process, with a different sequence for each seed and place.
 
     The numbers that the default generator draws for two places of a seed do not overlap.
     """
@@ -138,34 +138,34 @@ def seed_everything(seed: int, place: int) -> None:
     np.random.seed([mixed & 0xFFFFFFFF, mixed >> 32])
 
 
-def run_worker(start: _Start, connection: Connection, inherited: Iterable[Any]) -> None:
-    """Answer requests until there is a None among them, or the parent ends."""
-    for each in inherited:  # ends of the parent, which would keep the workers alive without it
+def run_worker(start: _WorkerSettings, connection: Connection, inherited: Iterable[Any]) -> None:
+    """Serve requests until None arrives or the parent process ends."""
+    for each in inherited:  # the parent's ends of pipes: open copies would keep the workers alive after it
         each.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     native.set_thread_count(1)
     with contextlib.suppress(OSError, EOFError):
-        channel = _channel_of(connection)
-        parcel = _received(channel)[1] if start.fetching is None else None
-        _answer_all(connection, channel, *_prepared(start, parcel))
+        channel = _socket_of(connection)
+        parcel = _receive_reply(channel)[1] if start.fetching is None else None
+        _serve_requests(connection, channel, *_initialize(start, parcel))
 
 
-def _prepared(start: _Start, parcel: int | None) -> tuple[Any, bytes | None]:
-    """Function that begins to fetch, or the exception that keeps from it, for the first batch to raise."""
+def _initialize(start: _WorkerSettings, parcel: int | None) -> tuple[Any, bytes | None]:
+    """Return `Fetching.fetcher`, or the pickled exception of a failed start, which the first batch raises."""
     global _info
     try:
         fetching: Any = start.fetching if parcel is None else unpack(parcel, private=True)
         _info = WorkerInfo(start.id, start.num_workers, start.seed, fetching.dataset)
-        seed_everything(start.seed, _BEFORE_BATCHES)
+        seed_everything(start.seed, _INIT_PLACE)
         if fetching.worker_init_fn is not None:
             fetching.worker_init_fn(start.id)
     except Exception as error:
-        return None, _described(error)
+        return None, _pickle_error(error)
     return fetching.fetcher, None
 
 
-def _answer_all(
+def _serve_requests(
     connection: Connection, channel: socket.socket, begin: Callable[[], Any], failure: bytes | None
 ) -> None:
     epoch, fetch = -1, None
@@ -181,20 +181,20 @@ def _answer_all(
         try:
             if failure is None:
                 fetch = fetch or begin()
-                kind, parcel = _packed(*fetch(request.numbers))
+                kind, parcel = _pack_reply(*fetch(request.numbers))
             else:
                 kind, parcel = ERROR, pack(failure)
         except Exception as error:
-            kind, parcel = ERROR, pack(_described(error))
-        _send(channel, request.epoch, request.batch, kind, parcel)
+            kind, parcel = ERROR, pack(_pickle_error(error))
+        _send_reply(channel, request.epoch, request.batch, kind, parcel)
 
 
-def _packed(kind: int, content: Any) -> tuple[int, int]:
+def _pack_reply(kind: int, content: Any) -> tuple[int, int]:
     return kind, pack(content)
 
 
-def _described(error: Exception) -> bytes:
-    """Pickled exception and its traceback; its words where it cannot be pickled."""
+def _pickle_error(error: Exception) -> bytes:
+    """Return an exception and its traceback, pickled; if that fails, a RuntimeError with its message."""
     text = "".join(traceback.format_exception(error))
     try:
         data = cloudpickle.dumps((error, text))
@@ -207,32 +207,32 @@ def _described(error: Exception) -> bytes:
 # --- messages ---------------------------------------------------------------------------------------------
 
 
-def _channel_of(connection: Connection) -> socket.socket:
-    """Socket beneath a connection, for messages with a descriptor."""
+def _socket_of(connection: Connection) -> socket.socket:
+    """Return the socket of a connection, for messages that carry a file descriptor."""
     return socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-def _send(channel: socket.socket, epoch: int, batch: int, kind: int, parcel: int) -> None:
-    """Send an answer with its parcel in one message, and close the parcel here."""
+def _send_reply(channel: socket.socket, epoch: int, batch: int, kind: int, parcel: int) -> None:
+    """Send a reply with the descriptor of its shared memory, and close the descriptor in this process."""
     try:
-        socket.send_fds(channel, [_ANSWER.pack(epoch, batch, kind)], [parcel])
+        socket.send_fds(channel, [_REPLY_HEADER.pack(epoch, batch, kind)], [parcel])
     finally:
         os.close(parcel)
 
 
-def _received(channel: socket.socket) -> tuple[tuple[int, int, int], int]:
-    """Answer and parcel; EOFError where the sender has ended."""
+def _receive_reply(channel: socket.socket) -> tuple[tuple[int, int, int], int]:
+    """Return a reply's header and the descriptor of its memory; EOFError if the sender has ended."""
     try:
-        message, parcels, _, _ = socket.recv_fds(channel, _ANSWER.size, 1)
+        message, parcels, _, _ = socket.recv_fds(channel, _REPLY_HEADER.size, 1)
     except ConnectionResetError:
         message, parcels = b"", []
     if not parcels:
         raise EOFError("the other process has ended")
-    return _ANSWER.unpack(message), parcels[0]
+    return _REPLY_HEADER.unpack(message), parcels[0]
 
 
 class BatchReply(NamedTuple):
-    """What a worker made of a request."""
+    """Reply of a worker to a request."""
 
     epoch: int
     batch: int
@@ -248,8 +248,8 @@ class WorkerTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
-def _opened(epoch: int, batch: int, kind: int, parcel: int, worker: int) -> BatchReply:
-    """Answer with the contents of its parcel; what keeps them from being read is an error as well."""
+def _decode_reply(epoch: int, batch: int, kind: int, parcel: int, worker: int) -> BatchReply:
+    """Return a reply with its content; an error while reading the content becomes an `ERROR` reply."""
     try:
         content = unpack(parcel)
     except Exception as error:
@@ -271,7 +271,7 @@ class _LoaderProcess(NamedTuple):
 
 
 class WorkerPool:
-    """Processes that answer the requests of a loader; they end with the pool.
+    """Worker processes that serve the requests of a loader; they end with the pool.
 
     Parameters
     ----------
@@ -290,20 +290,20 @@ class WorkerPool:
         self.epoch = 0
         """Number of the current iteration."""
         self._workers: list[_LoaderProcess] = []
-        self._end = weakref.finalize(self, _end, self._workers, os.getpid())
+        self._stop = weakref.finalize(self, _stop_workers, self._workers, os.getpid())
         forked = context.get_start_method() == "fork"
         parcel = None if forked else pack(fetching)
         try:
             for i in range(num_workers):
-                start = _Start(i, num_workers, (seed + i) % (1 << 64), fetching if forked else None)
-                self._workers.append(self._started(context, start))
+                start = _WorkerSettings(i, num_workers, (seed + i) % (1 << 64), fetching if forked else None)
+                self._workers.append(self._start_worker(context, start))
                 if parcel is not None:
-                    _send(self._workers[i].channel, 0, 0, DATA, os.dup(parcel))
+                    _send_reply(self._workers[i].channel, 0, 0, DATA, os.dup(parcel))
         finally:
             if parcel is not None:
                 os.close(parcel)
 
-    def _started(self, context: Any, start: _Start) -> _LoaderProcess:
+    def _start_worker(self, context: Any, start: _WorkerSettings) -> _LoaderProcess:
         ours, theirs = context.Pipe(duplex=True)
         others = [end for each in self._workers for end in (each.connection, each.channel)]
         inherited = [] if start.fetching is None else [ours, *others]
@@ -311,16 +311,16 @@ class WorkerPool:
         process = context.Process(target=run_worker, args=(start, theirs, inherited), name=name, daemon=True)
         process.start()
         theirs.close()
-        return _LoaderProcess(process, ours, _channel_of(ours))
+        return _LoaderProcess(process, ours, _socket_of(ours))
 
     @property
     def closed(self) -> bool:
-        """Whether the workers were ended."""
-        return not self._end.alive
+        """Whether the workers were stopped."""
+        return not self._stop.alive
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes."""
+        """Process ids of the workers."""
         return [each.process.pid for each in self._workers]
 
     def submit(self, worker: int, request: BatchRequest) -> None:
@@ -328,7 +328,7 @@ class WorkerPool:
         try:
             self._workers[worker].connection.send(request)
         except (BrokenPipeError, ConnectionResetError):
-            raise self._lost(worker) from None
+            raise self._worker_lost(worker) from None
 
     def receive(self, timeout: float) -> list[BatchReply]:
         """Wait for answers.
@@ -354,20 +354,20 @@ class WorkerPool:
             )
         answered = [channels[each] for each in ready if each in channels]
         if not answered:
-            raise self._lost(next(sentinels[each] for each in ready))
-        return [self._answer(each) for each in answered]
+            raise self._worker_lost(next(sentinels[each] for each in ready))
+        return [self._read_reply(each) for each in answered]
 
-    def _answer(self, worker: int) -> BatchReply:
+    def _read_reply(self, worker: int) -> BatchReply:
         try:
-            (epoch, batch, kind), parcel = _received(self._workers[worker].channel)
+            (epoch, batch, kind), parcel = _receive_reply(self._workers[worker].channel)
         except EOFError:
-            raise self._lost(worker) from None
-        return _opened(epoch, batch, kind, parcel, worker)
+            raise self._worker_lost(worker) from None
+        return _decode_reply(epoch, batch, kind, parcel, worker)
 
-    def _lost(self, worker: int) -> RuntimeError:
-        """Error that says how a worker has ended; the others are ended too."""
+    def _worker_lost(self, worker: int) -> RuntimeError:
+        """Stop all workers, and return an error that says how one of them has ended."""
         process = self._workers[worker].process
-        process.join(_PATIENCE_S)
+        process.join(_JOIN_TIMEOUT_S)
         pid, code = process.pid, process.exitcode
         self.close()
         how = (
@@ -381,10 +381,10 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers; those that are busy after a second are killed."""
-        self._end()
+        self._stop()
 
 
-def _end(workers: list[_LoaderProcess], owner: int) -> None:
+def _stop_workers(workers: list[_LoaderProcess], owner: int) -> None:
     if os.getpid() != owner:
         return  # a copy of the pool in a forked process
     for each in workers:
@@ -393,7 +393,7 @@ def _end(workers: list[_LoaderProcess], owner: int) -> None:
             each.connection.send(None)
         each.connection.close()
         each.channel.close()
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _JOIN_TIMEOUT_S
     for each in workers:
         each.process.join(max(0.0, deadline - time.monotonic()))
     for each in workers:

@@ -67,12 +67,12 @@ def share(group: ProcessGroup, tensors: Sequence[Any], source: int = 0) -> None:
                     bucket.put(place, each)
             under_way.append((bucket, members, group.broadcast(bucket.flat, source)))
             if len(under_way) > 1:
-                _arrive(group, source, *under_way.pop(0))
+                _unpack_bucket(group, source, *under_way.pop(0))
         for each in under_way:
-            _arrive(group, source, *each)
+            _unpack_bucket(group, source, *each)
 
 
-def _arrive(group: ProcessGroup, source: int, bucket: Bucket, members: list[Any], work: Any) -> None:
+def _unpack_bucket(group: ProcessGroup, source: int, bucket: Bucket, members: list[Any], work: Any) -> None:
     work.wait()
     if group.rank != source:
         for place, each in enumerate(members):

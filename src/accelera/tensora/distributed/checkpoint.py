@@ -60,8 +60,8 @@ class DistributedCheckpoint:
         self._group = process_group
         self._keep = keep
         self._number = 0
-        self._common = {name: part for name, part in parts.items() if _is_common(part)}
-        self._own = {name: part for name, part in parts.items() if not _is_common(part)}
+        self._shared = {name: part for name, part in parts.items() if _is_shared(part)}
+        self._own = {name: part for name, part in parts.items() if not _is_shared(part)}
 
     @property
     def file(self) -> Path:
@@ -80,13 +80,13 @@ class DistributedCheckpoint:
         self._number += 1
         if self._group is None or self._group.rank == 0:
             self._folder.mkdir(exist_ok=True)
-            save_checkpoint(self.file, extra={"number": self._number}, **self._common)
+            save_checkpoint(self.file, extra={"number": self._number}, **self._shared)
             with suppress(FileNotFoundError):
                 self._file(self._number - self._keep).unlink()
         else:
-            for part in self._common.values():  # shards of an optimizer are gathered by all ranks
+            for part in self._shared.values():  # shards of an optimizer are gathered by all ranks
                 part.state_dict()
-        return {"number": self._number, "own": {name: _state(part) for name, part in self._all_own()}}
+        return {"number": self._number, "own": {name: _state_of(part) for name, part in self._rank_parts()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to what `state_dict` returned, and to the file that it wrote; all ranks call this together.
@@ -100,27 +100,27 @@ class DistributedCheckpoint:
 
         """
         self._number = state["number"]
-        load_checkpoint(self.file, **self._common)
-        for name, part in self._all_own():
+        load_checkpoint(self.file, **self._shared)
+        for name, part in self._rank_parts():
             if name in state["own"]:
-                _give(part, state["own"][name])
+                _restore(part, state["own"][name])
 
     def _file(self, number: int) -> Path:
         return self._folder / f"tensora-{number:09d}.safetensors"
 
-    def _all_own(self) -> list[tuple[str, Any]]:
+    def _rank_parts(self) -> list[tuple[str, Any]]:
         return [*self._own.items(), ("random.default_generator", random.default_generator)]
 
 
-def _is_common(part: Any) -> bool:
+def _is_shared(part: Any) -> bool:
     return hasattr(part, "named_parameters") or hasattr(part, "param_groups")
 
 
-def _state(part: Any) -> Any:
+def _state_of(part: Any) -> Any:
     return part.state if isinstance(part, Generator) else part.state_dict()
 
 
-def _give(part: Any, state: Any) -> None:
+def _restore(part: Any, state: Any) -> None:
     if isinstance(part, Generator):
         part.state = state
     else:

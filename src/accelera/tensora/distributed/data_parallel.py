@@ -107,27 +107,27 @@ def check_alike(group: ProcessGroup, module: Module) -> None:
 
 
 def _difference(first: list[Any], other: list[Any]) -> str:
-    """Return the first place where the parameters of a rank differ from those of rank 0, in words."""
+    """Return, as text, the first difference between the parameters of a rank and those of rank 0."""
     for wanted, found in zip(first, other, strict=False):
         if wanted != found:
-            return f"has {_in_words(found)} where rank 0 has {_in_words(wanted)}"
+            return f"has {_describe(found)} where rank 0 has {_describe(wanted)}"
     return f"has {len(other)} parameters and buffers, rank 0 has {len(first)}"
 
 
-def _in_words(described: tuple[str, tuple[int, ...], str, bool]) -> str:
+def _describe(described: tuple[str, tuple[int, ...], str, bool]) -> str:
     name, shape, dtype, trained = described
     return f"{name!r} of shape {shape} and type {dtype}{'' if trained else ', not trained'}"
 
 
 class _GradientReducer:
-    """Buckets of gradients that are averaged as they fill up.
+    """Buckets of gradients, each averaged over the ranks as soon as it is full.
 
-    Buckets are reduced in their order, which is the same in all ranks, whatever gradient comes first. At the
-    end of a backward pass the ranks tell one another which gradients there are.
+    Buckets are reduced in a fixed order, the same in all ranks, whichever gradient is ready first. At the end
+    of a backward pass the ranks exchange which parameters have gradients.
 
-    A backward pass visits what was computed last first. So outputs of the module are tied to a tensor that is
-    as old as the reducer: once its gradient comes, those of all parameters have come. Only where the graph
-    was made before the end of another backward pass, parameters may come later still.
+    A backward pass visits operations in reverse order. So outputs of the module are tied to a sentinel, a
+    tensor as old as the reducer: once its gradient is ready, those of all parameters are. Only if the graph
+    was made before the end of another backward pass, gradients of parameters may be ready later.
     """
 
     def __init__(self, group: ProcessGroup, named: list[tuple[str, Any]], bucket_bytes: int) -> None:
@@ -139,16 +139,16 @@ class _GradientReducer:
         self._bucket_of = {i: b for b, numbers in enumerate(self._members) for i in numbers}
         self._mode = "idle"
         self._late = False
-        self._ends = 0
+        self._passes_ended = 0
         self._arrived: set[int] = set()
         self._missing: list[int] = []
         self._works: list[CollectiveWork] = []
         itself = weakref.ref(self)  # hooks belong to parameters, which the reducer keeps
-        self._oldest = _oldest(itself)
+        self._sentinel = _sentinel_tensor(itself)
         for each in self._params:
-            autograd.grad(native.sum(each), each)  # earlier uses, before that tensor, are forgotten
+            autograd.grad(native.sum(each), each)  # drop uses from before the sentinel was made
         hooks = [
-            each.register_post_accumulate_grad_hook(functools.partial(_notice, itself, i))
+            each.register_post_accumulate_grad_hook(functools.partial(_on_gradient, itself, i))
             for i, each in enumerate(self._params)
         ]
         weakref.finalize(self, _remove_all, hooks).atexit = False
@@ -166,13 +166,13 @@ class _GradientReducer:
     def tied(self, output: Any, synchronizes: bool) -> Any:
         """Return the output of a forward pass, with its tensors tied to this reducer."""
         found: list[Any] = []
-        _mapped(output, found.append)
+        _map_tensors(output, found.append)
         if not found:
             return output
-        begin = functools.partial(self._begin, synchronizes, self._ends)
-        made = native.attach("DistributedDataParallel", begin, [*found, self._oldest], found)
+        begin = functools.partial(self._begin, synchronizes, self._passes_ended)
+        made = native.attach("DistributedDataParallel", begin, [*found, self._sentinel], found)
         following = iter(made)
-        return _mapped(output, lambda _: next(following))
+        return _map_tensors(output, lambda _: next(following))
 
     def _begin(self, synchronizes: bool, ends: int, *grads: Any) -> tuple[Any, ...]:
         """Begin the part of a backward pass that belongs to one forward pass."""
@@ -183,11 +183,11 @@ class _GradientReducer:
         if self._mode != "reduce":
             self._mode = "reduce" if synchronizes else "add"
             self._late = False
-        self._late = self._late or ends != self._ends
+        self._late = self._late or ends != self._passes_ended
         return (*grads, native.full((), 0, native.to_dtype("float32")))
 
     def arrive(self, i: int) -> None:
-        """Take the gradient of a parameter, and begin to reduce the buckets that are full."""
+        """Note that a parameter's gradient is ready, and begin to reduce the buckets that are full."""
         if self._mode == "add":
             return
         if self._mode == "idle" or i in self._arrived:
@@ -198,13 +198,13 @@ class _GradientReducer:
             )
         self._arrived.add(i)
         self._missing[self._bucket_of[i]] -= 1
-        self._reduce_full_ones()
+        self._reduce_full_buckets()
         if len(self._arrived) == len(self._params):
             self._finish()
 
     def end(self) -> None:
         """Finish a backward pass in which not all parameters had a gradient."""
-        self._ends += 1
+        self._passes_ended += 1
         if self._late:
             return
         if self._mode == "reduce":
@@ -212,10 +212,10 @@ class _GradientReducer:
         self._mode = "idle"
 
     def _finish(self) -> None:
-        """Reduce what is left, and give the parameters the means."""
+        """Reduce the remaining buckets, and write the means to the parameters' gradients."""
         with autograd.no_grad():
             self._missing = [0] * len(self._members)
-            self._reduce_full_ones()
+            self._reduce_full_buckets()
             has = [int(each.grad is not None) for each in self._params]
             anywhere = native.asarray(has, native.to_dtype("int32"))
             self._group.all_reduce(anywhere, "max").wait()
@@ -224,10 +224,10 @@ class _GradientReducer:
                 work.wait()
                 for place, i in enumerate(numbers):
                     if wanted[i]:
-                        self._give(i, bucket, place)
+                        self._write_mean(i, bucket, place)
         self._mode = "idle"
 
-    def _reduce_full_ones(self) -> None:
+    def _reduce_full_buckets(self) -> None:
         while len(self._works) < len(self._buckets) and not self._missing[len(self._works)]:
             self._works.append(self._reduce(len(self._works)))
 
@@ -245,15 +245,15 @@ class _GradientReducer:
             bucket.flat /= self._group.size
         return self._group.all_reduce(bucket.flat)
 
-    def _give(self, i: int, bucket: Bucket, place: int) -> None:
+    def _write_mean(self, i: int, bucket: Bucket, place: int) -> None:
         param = self._params[i]
         if param.grad is None:
             param.grad = native.full(tuple(param.shape), 0, param.dtype, param.device)
         bucket.take(place, param.grad)
 
 
-def _oldest(reducer: weakref.ref[_GradientReducer]) -> Any:
-    """Tensor whose gradient comes after all that was computed later."""
+def _sentinel_tensor(reducer: weakref.ref[_GradientReducer]) -> Any:
+    """Return a tensor whose gradient is computed after those of all operations that follow it."""
     source = native.full((), 0, native.to_dtype("float32"))
     source.requires_grad = True
     with autograd.enable_grad():
@@ -269,7 +269,7 @@ def _oldest(reducer: weakref.ref[_GradientReducer]) -> Any:
     return made
 
 
-def _notice(reducer: weakref.ref[_GradientReducer], i: int, _param: Any) -> None:
+def _on_gradient(reducer: weakref.ref[_GradientReducer], i: int, _param: Any) -> None:
     alive = reducer()
     if alive is not None:
         alive.arrive(i)
@@ -280,16 +280,18 @@ def _remove_all(hooks: list[autograd.Hook]) -> None:
         hook.remove()
 
 
-def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a structure with what a function makes of the tensors in it that have gradients."""
+def _map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a structure with a function applied to each tensor in it that requires a gradient."""
     if isinstance(value, Tensor):
         return function(value) if value.requires_grad else value
     if isinstance(value, tuple | list):
-        items = [_mapped(each, function) for each in value]
+        items = [_map_tensors(each, function) for each in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
-        return {key: _mapped(each, function) for key, each in value.items()}
+        return {key: _map_tensors(each, function) for key, each in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{each: _mapped(getattr(value, each), function) for each in names})
+        return dataclasses.replace(
+            value, **{each: _map_tensors(getattr(value, each), function) for each in names}
+        )
     return value

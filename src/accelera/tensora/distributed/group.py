@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 Reduction = Literal["sum", "max"]
 
 TIMEOUT_S = 600.0
-"""How long a rank waits for the others by default."""
+"""Default time that a rank waits for the others, in seconds."""
 
 
 class CollectiveWork:
@@ -53,11 +53,11 @@ class ProcessGroup:
         self._on_close = on_close
         self._communicators: dict[str, NcclCommunicator] = {}
         self.rank: int = gloo.rank()
-        """Which of the ranks this is, from 0."""
+        """Number of this rank, from 0."""
         self.size: int = gloo.size()
-        """How many ranks there are."""
+        """Number of ranks."""
         self.device = device
-        """Where this rank's module is meant to be: "cpu" or "cuda:1"."""
+        """Device for this rank's module: "cpu", or for example "cuda:1"."""
 
     def __repr__(self) -> str:
         """Rank, size and device."""
@@ -246,7 +246,7 @@ def run_on_devices(
     def run(rank: int) -> Result | None:
         group: ProcessGroup | None = None
         try:
-            gloo = _gloo_here(dist, store, rank, len(devices), timeout_s)
+            gloo = _local_gloo(dist, store, rank, len(devices), timeout_s)
             group = ProcessGroup(gloo, str(devices[rank]))
             del gloo  # the group alone keeps it, so that its end is noticed by the others
             return function(group)
@@ -265,8 +265,8 @@ def run_on_devices(
     return results  # type: ignore[return-value]  # None stands for a failure alone, which was raised
 
 
-def _gloo_here(dist: Any, store: Any, rank: int, size: int, timeout_s: float) -> Any:
-    """Gloo between threads of this process, whatever network the machine has."""
+def _local_gloo(dist: Any, store: Any, rank: int, size: int, timeout_s: float) -> Any:
+    """Return a Gloo group between threads of this process, over the loopback address."""
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=timeout_s)

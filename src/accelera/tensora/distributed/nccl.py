@@ -43,8 +43,8 @@ class _UniqueId(ctypes.Structure):
     _fields_ = (("internal", ctypes.c_char * _MARK_BYTES),)
 
 
-class _Described(ctypes.Structure):
-    """Beginning of DLPack's description of a tensor: where its memory is, and from where in it."""
+class _DLTensorHead(ctypes.Structure):
+    """First fields of DLPack's `DLTensor`: data pointer and byte offset among them."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -100,8 +100,8 @@ def _check(result: int, op: str) -> None:
         raise ClusterError(f"[{op}] NCCL failed: {reason}; NCCL_DEBUG=WARN in the environment tells more")
 
 
-def _use(device: str, op: str) -> None:
-    """Make a device the one that NCCL finds in this thread."""
+def _set_device(device: str, op: str) -> None:
+    """Make a device the current one of this thread, which NCCL uses."""
     if not cuda.is_available():
         raise BackendMissingError(
             f"[{op}] {device} was asked for, and there is no CUDA device ({cuda.absence()}); train on the CPU"
@@ -110,11 +110,11 @@ def _use(device: str, op: str) -> None:
 
 
 def _address(tensor: Any) -> int:
-    """Where the elements of a contiguous tensor are."""
+    """Return the address of the first element of a contiguous tensor."""
     name = ctypes.pythonapi.PyCapsule_GetPointer
     name.restype, name.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = tensor.detach().__dlpack__(stream=-1)
-    described = _Described.from_address(name(capsule, b"dltensor"))
+    described = _DLTensorHead.from_address(name(capsule, b"dltensor"))
     return int(described.data or 0) + int(described.byte_offset)
 
 
@@ -140,7 +140,7 @@ class NcclCommunicator:
     """
 
     def __init__(self, device: str, mark: bytes, rank: int, size: int) -> None:
-        _use(device, "nccl")
+        _set_device(device, "nccl")
         self._device = device
         self._stream = cuda.Stream(device)
         self._handle = ctypes.c_void_p()
@@ -150,7 +150,7 @@ class NcclCommunicator:
     @staticmethod
     def new_mark(device: str) -> bytes:
         """Return the address of a new communicator, for all its ranks."""
-        _use(device, "nccl")
+        _set_device(device, "nccl")
         mark = _UniqueId()
         _check(_library().ncclGetUniqueId(ctypes.byref(mark)), "nccl")
         return bytes(mark)

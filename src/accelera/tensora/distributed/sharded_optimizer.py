@@ -72,7 +72,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change this rank's parameters that have a gradient, and take the others from their ranks."""
         loss = None if closure is None else closure()
-        mine, changed = self._mine(), self._owned()
+        mine, changed = self._local_params(), self._owned()
         for group in self.param_groups:
             params = [each for each in group["params"] if id(each) in mine and each.grad is not None]
             if params:
@@ -101,7 +101,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for number, (param, owner) in enumerate(zip(self._params(), self._owners, strict=True)):
             if number in described[owner]:
                 known_here = known if owner == self.process_group.rank else {}
-                state[number] = _whole(described[owner][number], known_here.get(number), param)
+                state[number] = _complete_state(described[owner][number], known_here.get(number), param)
                 by_owner[owner] += [each for each in state[number].values() if isinstance(each, Tensor)]
         for owner, tensors in enumerate(by_owner):
             share(self.process_group, tensors, owner)
@@ -141,12 +141,12 @@ class ZeroRedundancyOptimizer(Optimizer):
             ranks[owner].append(param)
         return ranks
 
-    def _mine(self) -> set[int]:
+    def _local_params(self) -> set[int]:
         return {id(each) for each in self._owned()[self.process_group.rank]}
 
 
 class _Outline(NamedTuple):
-    """Stands for a tensor of a state."""
+    """Placeholder for a tensor of a state."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -156,8 +156,8 @@ def _outline(value: Any) -> Any:
     return _Outline(tuple(value.shape), value.dtype.name) if isinstance(value, Tensor) else value
 
 
-def _whole(described: State, known: State | None, param: Any) -> State:
-    """Return a state with tensors for its outlines: those that are known, or ones to be filled."""
+def _complete_state(described: State, known: State | None, param: Any) -> State:
+    """Return a state with its placeholders replaced by tensors: the known ones, or new ones to fill."""
     if known is not None:
         return dict(known)
     return {

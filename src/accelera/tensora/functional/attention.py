@@ -21,10 +21,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention ``softmax(query @ key.T * scale + attn_mask) @ value``, never with all weights in memory.
+    """Attention ``softmax(query @ key.T * scale + attn_mask) @ value``, computed block by block.
 
-    It goes by blocks of queries and keys (T. Dao et al., "FlashAttention", 2022), in the backward pass too.
-    With dropout, or where the mask needs a gradient, it is composed of operations and holds all weights.
+    The matrix of weights is never held as a whole, nor in the backward pass (T. Dao et al., "FlashAttention",
+    2022). With dropout, or if the mask needs a gradient, single operations compute it and hold all weights.
 
     Parameters
     ----------
@@ -35,12 +35,12 @@ def scaled_dot_product_attention(
     value
         Of shape ``(..., heads, keys, value_width)``. Leading axes are broadcast.
     attn_mask
-        Broadcasts to ``(..., heads, queries, keys)``. True where a query sees a key, or numbers that are
-        added.
+        Broadcasts to ``(..., heads, queries, keys)``. Either bool, True where a query may attend to a key, or
+        numbers that are added to the scores.
     dropout_p
-        Probability with which a weight becomes 0, and others larger for it.
+        Probability with which a weight becomes 0; the others are divided by ``1 - dropout_p``.
     is_causal
-        Whether query i sees only the keys 0 to i.
+        Whether query i attends only to the keys 0 to i.
     scale
         ``1 / sqrt(width)`` if None.
     enable_gqa
@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     Returns
     -------
     Tensor
-        Of shape ``(..., heads, queries, value_width)``; zeros for a query that sees nothing.
+        Of shape ``(..., heads, queries, value_width)``; zeros for a query whose keys are all masked.
 
     Raises
     ------
@@ -64,10 +64,10 @@ def scaled_dot_product_attention(
         raise ValueError(f"{name}: attn_mask and is_causal=True; give one of them")
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"{name}: dropout_p={dropout_p}; give a number between 0 and 1")
-    _check_attention(name, query, key, value)
+    _check_shapes(name, query, key, value)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    inputs, lead = _heads(name, (query, key, value), enable_gqa)
-    mask = _mask(name, attn_mask, (*lead, query.shape[-2], key.shape[-2]), query.dtype)
+    inputs, lead = _to_batched_heads(name, (query, key, value), enable_gqa)
+    mask = _additive_mask(name, attn_mask, (*lead, query.shape[-2], key.shape[-2]), query.dtype)
     if dropout_p or (mask is not None and mask.requires_grad and is_grad_enabled()):
         result = _composed_attention(inputs, mask, factor, is_causal, dropout_p)
     else:
@@ -75,7 +75,7 @@ def scaled_dot_product_attention(
     return result if len(lead) == 2 else native.reshape(result, (*lead, *result.shape[-2:]))
 
 
-def _check_attention(name: str, query: Any, key: Any, value: Any) -> None:
+def _check_shapes(name: str, query: Any, key: Any, value: Any) -> None:
     fits = min(query.ndim, key.ndim, value.ndim) >= 2
     if not fits or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ValueError(
@@ -84,8 +84,8 @@ def _check_attention(name: str, query: Any, key: Any, value: Any) -> None:
         )
 
 
-def _heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple[list[Any], tuple[int, ...]]:
-    """Tensors (batch, heads, length, width), and the leading axes of the result."""
+def _to_batched_heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the inputs as (batch, heads, length, width), and the leading axes of the result."""
     tail = -2
     if grouped and min(x.ndim for x in given) > 2:
         tail = -3
@@ -107,8 +107,8 @@ def _heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple[list[Any],
     return made, (*batch, *given[0].shape[tail:-2])
 
 
-def _mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """What is added to scores, of a shape that broadcasts to (batch, heads, queries, keys)."""
+def _additive_mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the mask as numbers to add to scores; it broadcasts to (batch, heads, queries, keys)."""
     if mask is None:
         return None
     if broadcast_shapes(tuple(mask.shape), shape) != shape:
@@ -124,7 +124,7 @@ def _mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def _composed_attention(inputs: list[Any], mask: Any, scale: float, causal: bool, dropout: float) -> Any:
     query, key, value = inputs
     group = query.shape[1] // max(key.shape[1], 1)
-    key, value = (_repeated(x, group) for x in (key, value))
+    key, value = (_repeat_heads(x, group) for x in (key, value))
     scores = native.matmul(query, native.permute(key, (0, 1, 3, 2))) * scale
     if causal:
         rows, columns = native.arange(scores.shape[2])[:, None], native.arange(scores.shape[3])
@@ -141,8 +141,8 @@ def _composed_attention(inputs: list[Any], mask: Any, scale: float, causal: bool
     return native.matmul(weights, value)
 
 
-def _repeated(x: Any, group: int) -> Any:
-    """Each head `group` times."""
+def _repeat_heads(x: Any, group: int) -> Any:
+    """Repeat each head `group` times, for grouped queries."""
     batch, heads, length, width = x.shape
     wide = native.expand(x[:, :, None], (batch, heads, group, length, width))
     return native.reshape(wide, (batch, heads * group, length, width))

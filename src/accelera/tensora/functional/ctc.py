@@ -62,7 +62,7 @@ def ctc_loss(
             f"ctc_loss: log_probs of shape {log_probs.shape} and blank={blank}; give (time, batch, classes) "
             "and one of the classes"
         )
-    paths = _paths(log_probs, targets, (_listed(input_lengths), _listed(target_lengths)), blank)
+    paths = _paths(log_probs, targets, (_as_int_list(input_lengths), _as_int_list(target_lengths)), blank)
     losses = _Likelihood.apply(log_probs, paths, zero_infinity)
     if reduction == "mean":
         longs = native.asarray([max(n, 1) for n in paths.target_lengths], losses.dtype)
@@ -72,7 +72,7 @@ def ctc_loss(
     return native.reshape(losses, ()) if single else losses
 
 
-def _listed(lengths: Any) -> list[int]:
+def _as_int_list(lengths: Any) -> list[int]:
     if isinstance(lengths, int):
         return [lengths]
     found = lengths.tolist() if isinstance(lengths, Tensor) else lengths
@@ -81,18 +81,18 @@ def _listed(lengths: Any) -> list[int]:
 
 @dataclass(frozen=True)
 class _Paths:
-    """Labels of each sample with blanks around them, and where its input and its labels end."""
+    """Label sequence of each sample with blanks in between, and the lengths of inputs and targets."""
 
     labels: Any
     """Of shape (batch, 2 longest + 1)."""
     may_skip: Any
-    """Whether a path may come to a place from the one before the last, past a blank."""
+    """Mask of positions that a path may reach by skipping the blank before them; shape as `labels`."""
     input_lengths: list[int]
     target_lengths: list[int]
 
     @property
     def width(self) -> int:
-        """Places of a path."""
+        """Positions of a label sequence, blanks included."""
         return int(self.labels.shape[1])
 
 
@@ -109,7 +109,7 @@ def _paths(log_probs: Any, targets: Any, lengths: tuple[list[int], list[int]], b
             f"ctc_loss: input lengths {input_lengths}, target lengths {target_lengths}; give input lengths "
             f"from 0 to {times} and target lengths from 0 on"
         )
-    rows = _rows(targets, target_lengths)
+    rows = _label_rows(targets, target_lengths)
     if any(not 0 <= label < classes or label == blank for row in rows for label in row):
         raise ValueError(f"ctc_loss: a label is {blank}, the blank, or not in 0 to {classes - 1}")
     width = 2 * max(map(len, rows), default=0) + 1
@@ -125,7 +125,7 @@ def _paths(log_probs: Any, targets: Any, lengths: tuple[list[int], list[int]], b
     )
 
 
-def _rows(targets: Any, lengths: list[int]) -> list[list[int]]:
+def _label_rows(targets: Any, lengths: list[int]) -> list[list[int]]:
     """Labels of each sample."""
     listed = targets.tolist()
     if targets.ndim == 2:
@@ -147,7 +147,7 @@ class _Likelihood(Function):
     @staticmethod
     def forward(ctx: Any, log_probs: Any, paths: _Paths, zero_infinity: bool) -> Any:
         """Return the loss of each sample."""
-        emitted = _emitted(log_probs, paths)
+        emitted = _label_log_probs(log_probs, paths)
         alphas = _forward_pass(emitted, paths)
         losses = _losses(alphas, paths)
         ctx.save_for_backward(log_probs, emitted, alphas, losses)
@@ -173,15 +173,15 @@ class _Likelihood(Function):
         return native.where(native.reshape(runs, (times, batch, 1)), found, 0), None, None
 
 
-def _emitted(log_probs: Any, paths: _Paths) -> Any:
-    """Logarithm of each place's probability, (time, batch, width)."""
+def _label_log_probs(log_probs: Any, paths: _Paths) -> Any:
+    """Return the log probability of the label at each position, (time, batch, width)."""
     shape = (*log_probs.shape[:2], paths.width)
     labels = native.expand(native.reshape(paths.labels, (1, *shape[1:])), shape)
     return native.take_along_axis(log_probs, native.contiguous(labels), 2)
 
 
-def _moved(x: Any, by: int) -> Any:
-    """Columns moved by so many places, behind which nothing is."""
+def _shift_columns(x: Any, by: int) -> Any:
+    """Shift columns by `by` positions to the right (left if negative); the gap has probability 0."""
     rows, width = x.shape
     gap = native.full((rows, min(abs(by), width)), _NEVER, x.dtype)
     kept = x[:, : max(width - by, 0)] if by > 0 else x[:, -by:]
@@ -189,7 +189,7 @@ def _moved(x: Any, by: int) -> Any:
 
 
 def _forward_pass(emitted: Any, paths: _Paths) -> Any:
-    """Logarithm of the probability of all ways to each place, (time, batch, width)."""
+    """Return alpha: the log probability of all path prefixes that end at a position, (time, batch, width)."""
     times, batch, width = emitted.shape
     first = native.expand(native.reshape(native.arange(width) < 2, (1, width)), (batch, width))
     never = native.full((), _NEVER, emitted.dtype)
@@ -199,14 +199,14 @@ def _forward_pass(emitted: Any, paths: _Paths) -> Any:
             steps.append(native.where(first, emitted[0], never))
             continue
         last = steps[-1]
-        skipped = native.where(paths.may_skip, _moved(last, 2), never)
-        ways = native.logaddexp(native.logaddexp(last, _moved(last, 1)), skipped)
+        skipped = native.where(paths.may_skip, _shift_columns(last, 2), never)
+        ways = native.logaddexp(native.logaddexp(last, _shift_columns(last, 1)), skipped)
         steps.append(ways + emitted[t])
     return _stacked(steps, emitted)
 
 
 def _backward_pass(emitted: Any, paths: _Paths) -> Any:
-    """Logarithm of the probability of all ways from each place to the end, (time, batch, width)."""
+    """Return beta: the log probability of all path suffixes from a position on, (time, batch, width)."""
     times, batch, width = emitted.shape
     never = native.full((), _NEVER, emitted.dtype)
     places = native.reshape(native.arange(width), (1, width))
@@ -217,8 +217,8 @@ def _backward_pass(emitted: Any, paths: _Paths) -> Any:
     after = native.full((batch, width), _NEVER, emitted.dtype)
     steps: list[Any] = []
     for t in reversed(range(times)):
-        skipped = native.where(_moved(may_skip, -2) == 1, _moved(after, -2), never)
-        ways = native.logaddexp(native.logaddexp(after, _moved(after, -1)), skipped)
+        skipped = native.where(_shift_columns(may_skip, -2) == 1, _shift_columns(after, -2), never)
+        ways = native.logaddexp(native.logaddexp(after, _shift_columns(after, -1)), skipped)
         ways = native.where(last_times == t, native.where(is_end, 0.0, never), ways)
         after = native.cast(ways, emitted.dtype) + emitted[t]
         steps.append(after)
@@ -232,7 +232,7 @@ def _stacked(steps: list[Any], emitted: Any) -> Any:
 
 
 def _losses(alphas: Any, paths: _Paths) -> Any:
-    """Negative logarithm of all ways that end with the last label or the blank behind it."""
+    """Return the negative log likelihood: of all paths that end at the last label or the blank after it."""
     losses = []
     for i, (times, n) in enumerate(zip(paths.input_lengths, paths.target_lengths, strict=True)):
         if times == 0:

@@ -121,8 +121,8 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
     if n + before + behind < 0:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
     if mode != "constant":
-        places = native.asarray(_places(n, before, behind, mode), dtypes.int64)
-        return native.take(x, places, axis) if mode == "circular" else _continued(x, places, axis)
+        places = native.asarray(_padding_indices(n, before, behind, mode), dtypes.int64)
+        return native.take(x, places, axis) if mode == "circular" else _take_padded(x, places, axis)
     keys = [slice(None)] * x.ndim
     keys[axis] = slice(max(-before, 0), n - max(-behind, 0))
 
@@ -134,13 +134,22 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
 
 
 @computes_in("float32")
-def _continued(x: Any, places: Any, axis: int) -> Any:
+def _take_padded(x: Any, places: Any, axis: int) -> Any:
     return native.take(x, places, axis)
 
 
-def _places(n: int, before: int, behind: int, mode: str) -> list[int]:
-    """Which elements stand where, along one axis."""
-    kept = range(n)[max(-before, 0) : n - max(-behind, 0)]  # what is taken away is not continued
+def _padding_indices(n: int, before: int, behind: int, mode: str) -> list[int]:
+    """Return the index of the element at each position of a padded axis of extent n.
+
+    Raises
+    ------
+    ValueError
+        If the mode does not allow so much padding.
+
+    """
+    kept = range(n)[
+        max(-before, 0) : n - max(-behind, 0)
+    ]  # "circular" repeats only what negative padding keeps
     most = {"reflect": n - 1, "circular": len(kept), "replicate": max(before, behind) if n else -1}[mode]
     if max(before, behind) > most:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")

@@ -125,24 +125,24 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
     return jnp.where(scaled > threshold, x, jnp.log1p(jnp.exp(jnp.minimum(scaled, threshold))) / beta)
 
 
-def _normal_share(x: Any) -> Any:
+def _normal_cdf(x: Any) -> Any:
     return 0.5 * (1 + special.erf(x * math.sqrt(0.5)))
 
 
-def _gelu_slope(x: Any) -> Any:
-    return _normal_share(x) + x * jnp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+def _gelu_derivative(x: Any) -> Any:
+    return _normal_cdf(x) + x * jnp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-def _tanh_share(x: Any) -> Any:
+def _tanh_cdf(x: Any) -> Any:
     return 0.5 * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
-def _gelu_tanh_slope(x: Any) -> Any:
-    p = _tanh_share(x)
+def _gelu_tanh_derivative(x: Any) -> Any:
+    p = _tanh_cdf(x)
     return p + 2 * x * p * (1 - p) * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
 
 
-def _silu_slope(x: Any) -> Any:
+def _silu_derivative(x: Any) -> Any:
     p = jax.nn.sigmoid(x)
     return p * (1 + x * (1 - p))
 
@@ -244,8 +244,8 @@ UNARY: dict[str, Formula] = {
     "trunc": _unless_integer(jnp.trunc),
     "round": _round,
     "relu": lambda x: jnp.where((x > 0) | _is_nan(x), x, 0),
-    "gelu": lambda x: x * _normal_share(x),
-    "gelu_tanh": lambda x: x * _tanh_share(x),
+    "gelu": lambda x: x * _normal_cdf(x),
+    "gelu_tanh": lambda x: x * _tanh_cdf(x),
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "mish": _mish,
     "conj": jnp.conj,
@@ -288,9 +288,9 @@ BINARY: dict[str, Formula] = {
     "elu": lambda x, y: jnp.where(x > 0, x, y * jnp.expm1(x)),
     "leaky_relu": lambda x, y: jnp.where(x > 0, x, x * y),
     "relu_backward": lambda x, y: jnp.where(y <= 0, 0, x),
-    "gelu_backward": lambda x, y: x * _gelu_slope(y),
-    "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_slope(y),
-    "silu_backward": lambda x, y: x * _silu_slope(y),
+    "gelu_backward": lambda x, y: x * _gelu_derivative(y),
+    "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_derivative(y),
+    "silu_backward": lambda x, y: x * _silu_derivative(y),
     "equal": lambda x, y: x == y,
     "not_equal": lambda x, y: x != y,
     "less": lambda x, y: x < y,

@@ -18,7 +18,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def widened(x: Any) -> Any:
-    """The array in the type that is computed in: float32 for halves."""
+    """Return the array in the type to compute in: float32 for 16-bit floats."""
     return x.astype(jnp.float32) if x.dtype.name in HALVES else x
 
 
@@ -42,7 +42,7 @@ def linear(step: ProgramStep, x: Any, weight: Any, bias: Any = None) -> Any:
 # --- convolutions: a: strides, b: padding, c: dilations; mode: groups
 
 
-def _convolved(params: StepParams, x: Any, weight: Any) -> Any:
+def _convolve(params: StepParams, x: Any, weight: Any) -> Any:
     n = len(params.a)
     dims = jax.lax.conv_dimension_numbers(x.shape, weight.shape, _layout(n))
     return jax.lax.conv_general_dilated(
@@ -64,20 +64,20 @@ def _layout(n: int) -> tuple[str, str, str]:
 
 def conv(step: ProgramStep, x: Any, weight: Any, bias: Any = None) -> Any:
     """Convolution of images (N, C, extents...)."""
-    y = _convolved(step.params, widened(x), widened(weight))
+    y = _convolve(step.params, widened(x), widened(weight))
     return y if bias is None else y + bias.reshape((-1, *[1] * len(step.params.a)))
 
 
 def conv_input(step: ProgramStep, y: Any, weight: Any) -> Any:
     """Gradient of a convolution's input; a transposed convolution."""
     weight, y = widened(weight), widened(y)
-    return transposed(lambda x: _convolved(step.params, x, weight), step, y)
+    return transposed(lambda x: _convolve(step.params, x, weight), step, y)
 
 
 def conv_weight(step: ProgramStep, x: Any, y: Any) -> Any:
     """Gradient of a convolution's weight."""
     x, y = widened(x), widened(y)
-    return transposed(lambda weight: _convolved(step.params, x, weight), step, y)
+    return transposed(lambda weight: _convolve(step.params, x, weight), step, y)
 
 
 def transposed(function: Callable[[Any], Any], step: ProgramStep, y: Any) -> Any:
@@ -107,14 +107,14 @@ def layer_norm_backward(step: ProgramStep, g: Any, x: Any, mean: Any, rstd: Any,
     rows = tuple(range(x.ndim - len(axes)))
     y = (x - mean) * rstd
     slopes = g if weight is None else g * widened(weight)
-    gx = _through_norm(slopes, y, rstd, axes, centred=step.params.flag)
+    gx = _norm_backward(slopes, y, rstd, axes, centred=step.params.flag)
     if weight is None:
         return gx, jnp.zeros((0,), x.dtype), jnp.zeros((0,), x.dtype)
     return gx, jnp.sum(g * y, rows), jnp.sum(g, rows)
 
 
-def _through_norm(g: Any, y: Any, rstd: Any, axes: tuple[int, ...], *, centred: bool) -> Any:
-    """Gradient of what was normalized to y, by rows over these axes."""
+def _norm_backward(g: Any, y: Any, rstd: Any, axes: tuple[int, ...], *, centred: bool) -> Any:
+    """Return the gradient of a normalization's input, from the gradient g of its output y."""
     along = y * jnp.mean(g * y, axes, keepdims=True)
     offset = jnp.mean(g, axes, keepdims=True) if centred else 0
     return rstd * (g - offset - along)
@@ -126,8 +126,8 @@ def _scaled(y: Any, weight: Any, bias: Any) -> Any:
     return y if bias is None else y + widened(bias)
 
 
-def _rows_of(params: StepParams, x: Any) -> Any:
-    """As (rows, elements): of each group of a sample's channels, or of each channel where b is 0."""
+def _to_rows(params: StepParams, x: Any) -> Any:
+    """Reshape to (rows, elements): a row for each group of a sample's channels, or each channel if b is 0."""
     if params.b[0]:
         return x.reshape((x.shape[0] * params.b[0], -1))
     return jnp.moveaxis(x, 1, 0).reshape((x.shape[1], -1))
@@ -145,7 +145,7 @@ def _per_channel(weight: Any, x: Any) -> Any:
 
 def channel_norm(step: ProgramStep, x: Any, weight: Any = None, bias: Any = None) -> Any:
     """Normalized channels, or groups of a sample's channels; with means and inverse deviations."""
-    rows = _rows_of(step.params, widened(x))
+    rows = _to_rows(step.params, widened(x))
     mean = jnp.mean(rows, 1, keepdims=True)
     centred = rows - mean
     rstd = 1 / jnp.sqrt(jnp.mean(centred * centred, 1, keepdims=True) + step.params.x)
@@ -157,9 +157,9 @@ def channel_norm_backward(step: ProgramStep, g: Any, x: Any, mean: Any, rstd: An
     """Gradients of input, weight and bias."""
     g, x = widened(g), widened(x)
     rstd = rstd[:, None]
-    y = (_rows_of(step.params, x) - mean[:, None]) * rstd
+    y = (_to_rows(step.params, x) - mean[:, None]) * rstd
     slopes = g if weight is None else g * _per_channel(weight, x)
-    rows = _through_norm(_rows_of(step.params, slopes), y, rstd, (1,), centred=True)
+    rows = _norm_backward(_to_rows(step.params, slopes), y, rstd, (1,), centred=True)
     gx = _from_rows(step.params, rows, x.shape)
     others = (0, *range(2, x.ndim))
     return gx, jnp.sum(g * _from_rows(step.params, y, x.shape), others), jnp.sum(g, others)

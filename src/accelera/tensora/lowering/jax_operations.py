@@ -24,19 +24,19 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sum(x: Any, step: ProgramStep) -> Any:
-    return jnp.sum(x, step.params.a, keepdims=step.params.flag, dtype=_accumulated(step))
+    return jnp.sum(x, step.params.a, keepdims=step.params.flag, dtype=_accumulation_dtype(step))
 
 
 def _prod(x: Any, step: ProgramStep) -> Any:
-    return jnp.prod(x, step.params.a, keepdims=step.params.flag, dtype=_accumulated(step))
+    return jnp.prod(x, step.params.a, keepdims=step.params.flag, dtype=_accumulation_dtype(step))
 
 
-def _accumulated(step: ProgramStep) -> Any:
-    """The result's type, or float32 where that is a half."""
+def _accumulation_dtype(step: ProgramStep) -> Any:
+    """Return the type to accumulate in: that of the result, but float32 for 16-bit floats."""
     return widened(jnp.zeros((), step.outputs[0].dtype.name)).dtype
 
 
-def _like_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+def _numpy_reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     return _reduction(lambda x, step: function(x, axis=step.params.a, keepdims=step.params.flag))
 
 
@@ -45,12 +45,12 @@ def _like_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def cumsum(step: ProgramStep, x: Any) -> Any:
     """Running sums."""
-    return jnp.cumsum(widened(x), step.params.mode, dtype=_accumulated(step))
+    return jnp.cumsum(widened(x), step.params.mode, dtype=_accumulation_dtype(step))
 
 
 def cumprod(step: ProgramStep, x: Any) -> Any:
     """Running products."""
-    return jnp.cumprod(widened(x), step.params.mode, dtype=_accumulated(step))
+    return jnp.cumprod(widened(x), step.params.mode, dtype=_accumulation_dtype(step))
 
 
 def logcumsumexp(step: ProgramStep, x: Any) -> Any:
@@ -60,7 +60,7 @@ def logcumsumexp(step: ProgramStep, x: Any) -> Any:
 
 def linear_recurrence(step: ProgramStep, a: Any, b: Any) -> Any:
     """y[i] = a[i] y[i - 1] + b[i]."""
-    dtype = _accumulated(step)
+    dtype = _accumulation_dtype(step)
 
     def both(one: Any, two: Any) -> Any:
         return one[0] * two[0], one[1] * two[0] + two[1]
@@ -103,7 +103,7 @@ def wrap_index(step: ProgramStep, index: Any) -> Any:
     return jnp.clip(jnp.where(index < 0, index + extent, index), 0, max(extent - 1, 0))
 
 
-def _on_axis(index: Any, axis: int) -> tuple[Any, ...]:
+def _axis_index(index: Any, axis: int) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, index)
 
 
@@ -114,7 +114,7 @@ def take(step: ProgramStep, x: Any, index: Any) -> Any:
 
 def take_add(step: ProgramStep, values: Any, index: Any) -> Any:
     """Zeros of shape a, to which slices are added."""
-    at = jnp.zeros(step.params.a, widened(values).dtype).at[_on_axis(index, step.params.mode)]
+    at = jnp.zeros(step.params.a, widened(values).dtype).at[_axis_index(index, step.params.mode)]
     return at.max(values) if values.dtype == bool else at.add(values)
 
 
@@ -124,17 +124,17 @@ def put(step: ProgramStep, x: Any, index: Any, values: Any) -> Any:
     flat = index.reshape(-1)
     last = jnp.full((x.shape[axis],), -1, jnp.int64).at[flat].max(jnp.arange(size))
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-    values = jnp.broadcast_to(values, _taken_shape(x, index, axis)).reshape(shape).astype(x.dtype)
+    values = jnp.broadcast_to(values, _take_shape(x, index, axis)).reshape(shape).astype(x.dtype)
     is_written = (last >= 0).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
     return jnp.where(is_written, jnp.take(values, jnp.maximum(last, 0), axis), x) if size else x
 
 
-def _taken_shape(x: Any, index: Any, axis: int) -> tuple[int, ...]:
-    """Shape of what is taken from x."""
+def _take_shape(x: Any, index: Any, axis: int) -> tuple[int, ...]:
+    """Return the shape of ``take(x, index)`` along an axis."""
     return (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
-def _along(index: Any, axis: int) -> tuple[Any, ...]:
+def _along_axis_index(index: Any, axis: int) -> tuple[Any, ...]:
     grid = list(jnp.indices(index.shape, sparse=True))
     grid[axis] = index
     return tuple(grid)
@@ -142,19 +142,19 @@ def _along(index: Any, axis: int) -> tuple[Any, ...]:
 
 def take_along(step: ProgramStep, x: Any, index: Any) -> Any:
     """One element of x for each index."""
-    return x[_along(index, step.params.mode)]
+    return x[_along_axis_index(index, step.params.mode)]
 
 
 def scatter_add(step: ProgramStep, x: Any, index: Any, values: Any) -> Any:
     """X with values added to one element for each index."""
     if x.dtype == bool:
-        return x.at[_along(index, step.params.mode)].max(values)
-    return widened(x).at[_along(index, step.params.mode)].add(values.astype(widened(x).dtype))
+        return x.at[_along_axis_index(index, step.params.mode)].max(values)
+    return widened(x).at[_along_axis_index(index, step.params.mode)].add(values.astype(widened(x).dtype))
 
 
 def scatter_reduce(step: ProgramStep, x: Any, index: Any, values: Any) -> Any:
     """The same with products, smallest or largest elements."""
-    at = x.at[_along(index, step.params.mode)]
+    at = x.at[_along_axis_index(index, step.params.mode)]
     return [at.multiply, at.min, at.max][step.params.a[0]](values.astype(x.dtype))
 
 
@@ -220,27 +220,27 @@ def solve(step: ProgramStep, a: Any, b: Any) -> Any:
     return jnp.linalg.solve(a.astype(dtype), b.astype(dtype))
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _ignoring_step(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _step, x: function(x)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": _reduction(_sum),
     "prod": _reduction(_prod),
-    "max": _like_numpy(jnp.max),
-    "min": _like_numpy(jnp.min),
-    "all": _like_numpy(jnp.all),
-    "any": _like_numpy(jnp.any),
-    "to_device": _plain(lambda x: x),
-    "argmax": _plain(lambda x: jnp.argmax(x, -1)),
-    "argmin": _plain(lambda x: jnp.argmin(x, -1)),
-    "cholesky": _plain(jnp.linalg.cholesky),
-    "det": _plain(jnp.linalg.det),
-    "inv": _plain(jnp.linalg.inv),
-    "svdvals": _plain(lambda x: jnp.linalg.svd(x, compute_uv=False)),
-    "slogdet": _plain(lambda x: tuple(jnp.linalg.slogdet(x))),
-    "eigh": _plain(lambda x: tuple(jnp.linalg.eigh(x))),
-    "eigvalsh": _plain(jnp.linalg.eigvalsh),
+    "max": _numpy_reduction(jnp.max),
+    "min": _numpy_reduction(jnp.min),
+    "all": _numpy_reduction(jnp.all),
+    "any": _numpy_reduction(jnp.any),
+    "to_device": _ignoring_step(lambda x: x),
+    "argmax": _ignoring_step(lambda x: jnp.argmax(x, -1)),
+    "argmin": _ignoring_step(lambda x: jnp.argmin(x, -1)),
+    "cholesky": _ignoring_step(jnp.linalg.cholesky),
+    "det": _ignoring_step(jnp.linalg.det),
+    "inv": _ignoring_step(jnp.linalg.inv),
+    "svdvals": _ignoring_step(lambda x: jnp.linalg.svd(x, compute_uv=False)),
+    "slogdet": _ignoring_step(lambda x: tuple(jnp.linalg.slogdet(x))),
+    "eigh": _ignoring_step(lambda x: tuple(jnp.linalg.eigh(x))),
+    "eigvalsh": _ignoring_step(jnp.linalg.eigvalsh),
     "where": lambda _step, condition, x, y: jnp.where(condition != 0, x, y),
 } | {
     each.__name__: each

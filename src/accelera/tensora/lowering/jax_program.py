@@ -26,7 +26,7 @@ class JaxResults:
     """Arrays that `JaxProgram.function` returns."""
 
     results: list[jax.Array]
-    """What the function returns, in the order of its tensors."""
+    """Results of the function, in the order of its tensors."""
     gradients: dict[str, jax.Array]
     """Of the parameters, by name: what ``backward()`` within the function leaves in ``grad``."""
     written: dict[str, jax.Array]
@@ -46,46 +46,45 @@ class JaxProgram:
 
     def __init__(self, made: FunctionProgram) -> None:
         check_lowered(made.program)
-        self._made = made
+        self._function_program = made
         self._program = made.program
         self._names = _names(self._program.buffers)
-        self._on_device: dict[int, tuple[int, Any]] = {}
+        self._device_arrays: dict[int, tuple[int, Any]] = {}
         self._parts = [_PartFunction(self._program, i) for i in range(len(self._program.parts))]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Results of the function.
+        """Run the program for these arguments; return the results of the function.
 
         Raises
         ------
         ValueError
             If arguments differ in structure, shape or type from the captured ones.
         RuntimeError
-            If the gradients that parameters have when the call begins are not there, or there are others
-            than at the captured call.
+            If a parameter has a gradient and had none at the captured call, or the other way round.
 
         """
         given: list[Any] = []
         structure = flatten((args, kwargs), given)
-        arguments = _checked(self._made, structure, given)
+        arguments = _check_arguments(self._function_program, structure, given)
         self._check_gradients(arguments)
-        draws = _draws([each._next() for each in self._made.generators])
+        draws = _draw_array([each._next() for each in self._function_program.generators])
         with jax.enable_x64(True):
             buffers: dict[int, Any] = {}
             for i, part in enumerate(self._parts):
-                self._bring(buffers, part.needed, arguments)
+                self._upload(buffers, part.needed, arguments)
                 made = part(buffers, draws)
                 buffers |= made.buffers
-                self._take_back(i, made, arguments)
-                if i < len(self._made.calls):
-                    self._made.calls[i][1]()
+                self._write_back(i, made, arguments)
+                if i < len(self._function_program.calls):
+                    self._function_program.calls[i][1]()
             results = [_to_tensor(each) for each in made.results]
-        return rebuild(self._made.returned, iter(results))
+        return rebuild(self._function_program.returned, iter(results))
 
     @property
     def parameters(self) -> dict[str, jax.Array]:
         """Tensors from outside that the function reads, by name, as arrays that `function` takes."""
         with jax.enable_x64(True):
-            return {name: _to_array(each.tensor) for name, each in self._outside().items()}
+            return {name: _to_array(each.tensor) for name, each in self._outside_buffers().items()}
 
     def function(
         self,
@@ -112,8 +111,8 @@ class JaxProgram:
             If types of 64 bits are switched off; call it within ``jax.enable_x64(True)``.
 
         """
-        if self._made.calls:
-            names = ", ".join(name for name, _ in self._made.calls)
+        if self._function_program.calls:
+            names = ", ".join(name for name, _ in self._function_program.calls)
             raise NotImplementedError(
                 f"to_jax: {names} within the function; lower the function without it, and let an optimizer "
                 "of JAX take the step"
@@ -127,7 +126,7 @@ class JaxProgram:
                 "to_jax: JAX's 64 bit types are off; call the function within jax.enable_x64(True)"
             )
         if draws is None:
-            draws = jnp.zeros((len(self._made.generators), 2), jnp.uint64)
+            draws = jnp.zeros((len(self._function_program.generators), 2), jnp.uint64)
         numbers = {name: i for i, name in self._names.items()}
         buffers = {numbers[name]: value for name, value in parameters.items() if name in numbers}
         for i, buffer in enumerate(self._program.buffers):
@@ -154,16 +153,18 @@ class JaxProgram:
     def _leaf_name(self, gradient: PartGradient) -> str:
         if gradient.argument >= 0:
             return f"argument_{gradient.argument}"
-        found = (n for n, each in self._outside().items() if _is_same_memory(each.tensor, gradient.leaf))
+        found = (
+            n for n, each in self._outside_buffers().items() if _is_same_memory(each.tensor, gradient.leaf)
+        )
         return next(found, "unnamed")
 
-    def _outside(self) -> dict[str, ProgramBuffer]:
+    def _outside_buffers(self) -> dict[str, ProgramBuffer]:
         return {name: self._program.buffers[i] for i, name in self._names.items()}
 
     def _check_gradients(self, arguments: list[Any]) -> None:
         for part in self._program.parts:
             for each in part.gradients:
-                if each.was_none and _leaf(each, arguments).grad is not None:
+                if each.was_none and _leaf_of(each, arguments).grad is not None:
                     raise RuntimeError(
                         "to_jax: a parameter has a gradient, and had none at the capture; set it to None, as "
                         "zero_grad() does"
@@ -174,42 +175,42 @@ class JaxProgram:
                     "to_jax: a parameter has no gradient, and had one at the capture; capture it again"
                 )
 
-    def _bring(self, buffers: dict[int, Any], needed: list[int], arguments: list[Any]) -> None:
-        """Arrays of what the next part reads, as Python has left it."""
+    def _upload(self, buffers: dict[int, Any], needed: list[int], arguments: list[Any]) -> None:
+        """Add the arrays that the next part reads; outside tensors are copied only if they have changed."""
         for i in needed:
             buffer = self._program.buffers[i]
             if buffer.kind == "computed":
                 continue
-            tensor = _memory(buffer, arguments)
-            version, known = self._on_device.get(i, (-1, None))
+            tensor = _flat_tensor(buffer, arguments)
+            version, known = self._device_arrays.get(i, (-1, None))
             if buffer.kind not in ("outside", "constant") or version != tensor._version():
                 known = _to_array(tensor)
-                self._on_device[i] = (tensor._version(), known)
+                self._device_arrays[i] = (tensor._version(), known)
             buffers[i] = known
 
-    def _take_back(self, number: int, made: PartArrays, arguments: list[Any]) -> None:
-        """Bring what a part has written to the tensors, and its gradients."""
+    def _write_back(self, number: int, made: PartArrays, arguments: list[Any]) -> None:
+        """Copy what a part has written back to the tensors, and set its gradients."""
         for i in self._parts[number].written:
-            memory = _memory(self._program.buffers[i], arguments)
+            memory = _flat_tensor(self._program.buffers[i], arguments)
             memory[...] = _to_tensor(made.buffers[i].reshape(-1))
-            self._on_device[i] = (memory._version(), made.buffers[i])
+            self._device_arrays[i] = (memory._version(), made.buffers[i])
         for leaf, value in zip(self._program.parts[number].gradients, made.gradients, strict=True):
-            _leaf(leaf, arguments).grad = None if value is None else _to_tensor(value)
+            _leaf_of(leaf, arguments).grad = None if value is None else _to_tensor(value)
 
 
 class PartArrays(NamedTuple):
-    """Arrays that a part of a program leaves."""
+    """Arrays that a part of a program returns."""
 
     buffers: dict[int, Any]
-    """Of what later parts read, and of what lies outside."""
+    """By buffer number: those that later parts read, and written ones outside of the program."""
     gradients: list[Any]
-    """Of leaves; None where a leaf has none."""
+    """Gradients of the leaves; None for a leaf that has none."""
     results: list[Any]
-    """Of the last part: what the function returns."""
+    """Results of the function, from the last part; empty for the others."""
 
 
 class _PartFunction:
-    """Steps up to a call that Python makes, as a function of the arrays that they need."""
+    """One part of a program, up to a Python call, as a compiled function of the arrays that it reads."""
 
     def __init__(self, program: StepProgram, number: int) -> None:
         self._program = program
@@ -224,15 +225,15 @@ class _PartFunction:
         self._kept = sorted(made) if not is_last else self.written
         before = _written_by(program, 0, number)
         self.needed = sorted(i for i in read if program.buffers[i].kind != "computed" or i in before)
-        """Buffers whose arrays it is given."""
+        """Numbers of the buffers whose arrays it takes."""
         self._compiled = jax.jit(self.run)
 
     def __call__(self, buffers: Mapping[int, Any], draws: Any) -> PartArrays:
-        """What the part leaves, compiled."""
+        """Run the compiled part; return its arrays."""
         return self._compiled({i: buffers[i] for i in self.needed}, draws)
 
     def run(self, buffers: Mapping[int, Any], draws: Any) -> PartArrays:
-        """The same, as JAX traces it."""
+        """Run the part step by step; this is the function that JAX traces."""
         arrays = JaxBuffers(self._program, dict(buffers), draws)
         arrays.run(self._steps)
         return PartArrays(
@@ -247,13 +248,13 @@ def _written_by(program: StepProgram, first: int, end: int) -> set[int]:
 
 
 def _names(buffers: list[ProgramBuffer]) -> dict[int, str]:
-    """Of outside buffers: their own, or a number."""
+    """Return the name of each outside buffer: its own, or "tensor_" and a number."""
     outside = [i for i, each in enumerate(buffers) if each.kind == "outside"]
     return {i: buffers[i].name or f"tensor_{k}" for k, i in enumerate(outside)}
 
 
-def _checked(made: FunctionProgram, structure: Any, given: list[Any]) -> list[Any]:
-    """The arguments, if they are like the captured ones; contiguous."""
+def _check_arguments(made: FunctionProgram, structure: Any, given: list[Any]) -> list[Any]:
+    """Return the arguments; ValueError unless structure, shapes, types and layout of written ones fit."""
     if structure != made.structure:
         raise ValueError(
             "to_jax: arguments of another structure than those of the capture; capture the function again"
@@ -277,8 +278,8 @@ def _checked(made: FunctionProgram, structure: Any, given: list[Any]) -> list[An
     return given
 
 
-def _memory(buffer: ProgramBuffer, arguments: list[Any]) -> Any:
-    """The buffer's elements as they are now, in a row."""
+def _flat_tensor(buffer: ProgramBuffer, arguments: list[Any]) -> Any:
+    """Return the current elements of a buffer from before the call, as a flat tensor."""
     if buffer.kind == "argument":
         return native.reshape(native.contiguous(arguments[buffer.argument].detach()), (-1,))
     if buffer.kind == "gradient":
@@ -286,7 +287,7 @@ def _memory(buffer: ProgramBuffer, arguments: list[Any]) -> Any:
     return buffer.tensor
 
 
-def _leaf(gradient: PartGradient, arguments: list[Any]) -> Any:
+def _leaf_of(gradient: PartGradient, arguments: list[Any]) -> Any:
     return arguments[gradient.argument] if gradient.argument >= 0 else gradient.leaf
 
 
@@ -299,16 +300,16 @@ def _is_same_memory(a: Any, b: Any) -> bool:
 
 
 def _to_array(tensor: Any) -> Any:
-    """A copy in JAX, on its default device, which is there when this returns."""
+    """Return a copy as an array on JAX's default device, once the transfer has finished."""
     shared = jnp.from_dlpack(native.contiguous(tensor.detach()))
     return jnp.array(shared, copy=True).block_until_ready()
 
 
 def _to_tensor(array: Any) -> Any:
-    """A copy on the CPU."""
+    """Return a copy of an array as a tensor on the CPU."""
     on_host = jax.device_put(array, jax.devices("cpu")[0]).block_until_ready()
     return native.copy(native.from_dlpack(on_host))
 
 
-def _draws(drawn: list[tuple[int, int]]) -> Any:
+def _draw_array(drawn: list[tuple[int, int]]) -> Any:
     return jnp.asarray(np.array(drawn, np.uint64).reshape((-1, 2)))

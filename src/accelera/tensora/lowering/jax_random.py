@@ -17,21 +17,21 @@ from accelera.tensora.lowering.program import ProgramStep
 U32, U64 = jnp.uint32, jnp.uint64
 
 
-def _halves(x: Any) -> tuple[Any, Any]:
+def _low_and_high(x: Any) -> tuple[Any, Any]:
     """Low and high word."""
     return x.astype(U32), (x >> U64(32)).astype(U32)
 
 
 def _philox(blocks: Any, draw: Any, attempt: int | Any = 0) -> Any:
     """Four words for each block, (..., 4); `draw` is seed and number, uint64."""
-    low, high = _halves(blocks.astype(U64))
+    low, high = _low_and_high(blocks.astype(U64))
     high = high | (jnp.asarray(attempt, U32) << U32(16))
-    number_low, number_high = _halves(draw[1])
+    number_low, number_high = _low_and_high(draw[1])
     counter = [low, high, jnp.broadcast_to(number_low, low.shape), jnp.broadcast_to(number_high, low.shape)]
-    key = list(_halves(draw[0]))
+    key = list(_low_and_high(draw[0]))
     for _ in range(10):
-        a_low, a_high = _halves(U64(0xD2511F53) * counter[0])
-        b_low, b_high = _halves(U64(0xCD9E8D57) * counter[2])
+        a_low, a_high = _low_and_high(U64(0xD2511F53) * counter[0])
+        b_low, b_high = _low_and_high(U64(0xCD9E8D57) * counter[2])
         counter = [b_high ^ counter[1] ^ key[0], b_low, a_high ^ counter[3] ^ key[1], a_low]
         key = [key[0] + U32(0x9E3779B9), key[1] + U32(0xBB67AE85)]
     return jnp.stack(counter, -1)
@@ -42,24 +42,24 @@ def _long_words(words: Any) -> Any:
     return wide[..., 0::2] | wide[..., 1::2] << U64(32)
 
 
-def _words(size: int, draw: Any) -> Any:
+def _random_words(size: int, draw: Any) -> Any:
     """A word of 32 bits for each element."""
     return _philox(jnp.arange(-(-size // 4)), draw).reshape(-1)[:size]
 
 
-def _units(size: int, draw: Any, dtype: str) -> Any:
+def _unit_uniform(size: int, draw: Any, dtype: str) -> Any:
     """In [0, 1), with as many bits as the type's mantissa has; halves in float32."""
     if dtype == "float64":
         words = _long_words(_philox(jnp.arange(-(-size // 2)), draw)).reshape(-1)[:size]
         return (words >> U64(11)).astype(jnp.float64) * 2.0**-53
     bits = {"float16": 11, "bfloat16": 8}.get(dtype, 24)
-    return (_words(size, draw) >> U32(32 - bits)).astype(jnp.float32) * jnp.float32(2.0**-bits)
+    return (_random_words(size, draw) >> U32(32 - bits)).astype(jnp.float32) * jnp.float32(2.0**-bits)
 
 
 def random_uniform(step: ProgramStep, draw: Any) -> Any:
     """Uniform numbers from x to below y."""
     params, (out,) = step.params, step.outputs
-    units = _units(out.size, draw, out.dtype.name)
+    units = _unit_uniform(out.size, draw, out.dtype.name)
     low, high = (jnp.asarray(each, units.dtype) for each in (params.x, params.y))
     values = (low + (high - low) * units).astype(out.dtype.name)
     if params.x < params.y:
@@ -90,7 +90,7 @@ def random_normal(step: ProgramStep, draw: Any) -> Any:
 def random_dropout(step: ProgramStep, x: Any, draw: Any) -> Any:
     """Elements that stay with probability 1 - x, divided by it; zeros instead of the others."""
     dtype = x.dtype
-    stays = _units(x.size, draw, "float32").reshape(x.shape) >= jnp.float32(step.params.x)
+    stays = _unit_uniform(x.size, draw, "float32").reshape(x.shape) >= jnp.float32(step.params.x)
     factor = (1 / jnp.asarray(1 - step.params.x, dtype)).astype(dtype)
     return x * jnp.where(stays, factor, jnp.zeros((), dtype))
 

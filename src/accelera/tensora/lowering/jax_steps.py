@@ -40,15 +40,15 @@ class JaxBuffers:
         self._draws = draws
 
     def run(self, steps: Iterable[ProgramStep]) -> None:
-        """Take the steps."""
+        """Run the steps in order."""
         for step in steps:
             inputs = [self.read(each) for each in step.inputs]
-            made = self._lowered(step, inputs)
+            made = self._lower(step, inputs)
             results = made if isinstance(made, (tuple, list)) else (made,)
             for window, result in zip(step.outputs, results, strict=False):
                 self.write(window, result)
 
-    def _lowered(self, step: ProgramStep, inputs: list[Any]) -> Any:
+    def _lower(self, step: ProgramStep, inputs: list[Any]) -> Any:
         if step.name in RANDOM:
             fixed = np.array(step.params.b, np.int64).view(np.uint64)
             draw = jnp.asarray(fixed) if step.draw < 0 else self._draws[step.draw]
@@ -61,7 +61,7 @@ class JaxBuffers:
         return FORMULAS[step.name](*operands)
 
     def read(self, window: BufferWindow) -> Any:
-        """The window's elements, in its shape."""
+        """Return the elements of a window, in its shape."""
         array = self.arrays[window.buffer]
         if window.size == 0:
             return jnp.zeros(window.shape, array.dtype)
@@ -79,23 +79,25 @@ class JaxBuffers:
         return jnp.broadcast_to(part.reshape(box.expanded), window.shape)
 
     def write(self, window: BufferWindow, value: Any) -> None:
-        """Replace the window's elements."""
+        """Replace the elements of a window."""
         if window.size == 0 and window.buffer in self.arrays:
             return
         size = self._program.buffers[window.buffer].size
         value = jnp.broadcast_to(value.astype(window.dtype.name), window.shape)
         box = box_of(window, size)
         if box is not None and not (box.skipped or box.padded):
-            value = _in_box(box, value)
+            value = _to_box(box, value)
             if not box.is_cut:
                 self.arrays[window.buffer] = value
                 return
-            base = self._base(window, size).reshape(box.levels)
+            base = self._array_or_zeros(window, size).reshape(box.levels)
             self.arrays[window.buffer] = base.at[_slices(box)].set(value)
         else:
-            self.arrays[window.buffer] = self._base(window, size).reshape(-1).at[window.places()].set(value)
+            self.arrays[window.buffer] = (
+                self._array_or_zeros(window, size).reshape(-1).at[window.places()].set(value)
+            )
 
-    def _base(self, window: BufferWindow, size: int) -> Any:
+    def _array_or_zeros(self, window: BufferWindow, size: int) -> Any:
         if window.buffer in self.arrays:
             return self.arrays[window.buffer]
         return jnp.zeros((size,), window.dtype.name)
@@ -105,8 +107,8 @@ def _slices(box: WindowBox) -> tuple[slice, ...]:
     return tuple(slice(start, start + size) for start, size in zip(box.starts, box.sizes, strict=True))
 
 
-def _in_box(box: WindowBox, value: Any) -> Any:
-    """A window's elements as they lie in the box."""
+def _to_box(box: WindowBox, value: Any) -> Any:
+    """Return the elements of a window in the shape and order of its box."""
     kept = [box.kept[i] for i in box.order]
     value = value.reshape(kept)
     if box.reversed_axes:

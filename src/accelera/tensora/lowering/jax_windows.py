@@ -16,17 +16,17 @@ from accelera.tensora.lowering.program import ProgramStep, StepParams
 
 
 def _taps(x: Any, axes: list[AxisWindows], fill: float) -> Any:
-    """For each element of a window: what of x (N, C, extents...) all windows have there."""
+    """Yield each position k in a window, and the k-th element of all windows of x (N, C, extents...)."""
     padding = [(0, 0), (0, 0), *((each.low, each.high) for each in axes)]
     padded = jnp.pad(x, padding, constant_values=fill)
     for tap in itertools.product(*(range(len(each.places)) for each in axes)):
         part = padded
         for axis, (windows, k) in enumerate(zip(axes, tap, strict=True)):
-            part = _along(part, windows.places[k] + windows.low, axis + 2)
+            part = _take_axis(part, windows.places[k] + windows.low, axis + 2)
         yield tap, part
 
 
-def _along(x: Any, places: np.ndarray, axis: int) -> Any:
+def _take_axis(x: Any, places: np.ndarray, axis: int) -> Any:
     steps = np.diff(places)
     if len(steps) and (steps == steps[0]).all() and steps[0] > 0:
         return jax.lax.slice_in_dim(x, int(places[0]), int(places[-1]) + 1, int(steps[0]), axis)
@@ -34,41 +34,41 @@ def _along(x: Any, places: np.ndarray, axis: int) -> Any:
 
 
 def max_pool(step: ProgramStep, x: Any) -> Any:
-    """Largest element of each window, and its place among those of its channel."""
+    """Largest element of each window, and its flat index within the channel."""
     axes = axis_windows(step.params)
     extents = [each.extent for each in axes]
     x = widened(x)
     most = jnp.full(step.outputs[0].shape, -math.inf, x.dtype)
-    at = jnp.broadcast_to(_first_places(axes, extents), most.shape)
+    at = jnp.broadcast_to(_first_indices(axes, extents), most.shape)
     for tap, value in _taps(x, axes, -math.inf):
-        places = _flat([w.places[k] for w, k in zip(axes, tap, strict=True)], extents)
-        inside = _all([w.inside[k] for w, k in zip(axes, tap, strict=True)])
+        places = _flat_indices([w.places[k] for w, k in zip(axes, tap, strict=True)], extents)
+        inside = _all_inside([w.inside[k] for w, k in zip(axes, tap, strict=True)])
         better = ((value > most) | (value != value)) & inside
         most, at = jnp.where(better, value, most), jnp.where(better, places, at)
     return most, at
 
 
-def _first_places(axes: list[AxisWindows], extents: list[int]) -> np.ndarray:
+def _first_indices(axes: list[AxisWindows], extents: list[int]) -> np.ndarray:
     firsts = [np.take_along_axis(each.places, each.inside.argmax(0)[None], 0)[0] for each in axes]
-    return _flat(firsts, extents)
+    return _flat_indices(firsts, extents)
 
 
-def _flat(places: list[np.ndarray], extents: list[int]) -> np.ndarray:
-    """Places in an image from those along its axes, of all windows."""
+def _flat_indices(places: list[np.ndarray], extents: list[int]) -> np.ndarray:
+    """Return the flat index in an image for all windows, from the indices along each axis."""
     result = np.zeros((), np.int64)
     for each, extent in zip(places, extents, strict=True):
         result = result[..., None] * extent + each
     return result
 
 
-def _all(inside: list[np.ndarray]) -> np.ndarray:
+def _all_inside(inside: list[np.ndarray]) -> np.ndarray:
     result = np.ones((), bool)
     for each in inside:
         result = result[..., None] & each
     return result
 
 
-def _mean(params: StepParams, x: Any) -> Any:
+def _window_mean(params: StepParams, x: Any) -> Any:
     axes = axis_windows(params)
     counts = np.ones(())
     for each in axes:
@@ -80,12 +80,12 @@ def _mean(params: StepParams, x: Any) -> Any:
 
 def avg_pool(step: ProgramStep, x: Any) -> Any:
     """Mean of each window; flag: padding counts; x: what sums are divided by instead."""
-    return _mean(step.params, widened(x))
+    return _window_mean(step.params, widened(x))
 
 
 def avg_pool_back(step: ProgramStep, y: Any) -> Any:
     """Gradient of the images whose means have the gradient y."""
-    return transposed(lambda x: _mean(step.params, x), step, widened(y))
+    return transposed(lambda x: _window_mean(step.params, x), step, widened(y))
 
 
 def _unfold(params: StepParams, x: Any) -> Any:

@@ -157,24 +157,24 @@ def _softplus(x: GraphValue, beta: GraphValue, threshold: GraphValue) -> GraphVa
     return _where(scaled > threshold, x, _log1p(exp(_minimum(scaled, threshold))) / beta)
 
 
-def _normal_share(x: GraphValue) -> GraphValue:
+def _normal_cdf(x: GraphValue) -> GraphValue:
     return (erf(x * math.sqrt(0.5)) + 1) * 0.5
 
 
-def _gelu_slope(x: GraphValue) -> GraphValue:
-    return _normal_share(x) + x * exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+def _gelu_derivative(x: GraphValue) -> GraphValue:
+    return _normal_cdf(x) + x * exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
 
 
-def _tanh_share(x: GraphValue) -> GraphValue:
+def _tanh_cdf(x: GraphValue) -> GraphValue:
     return (tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
 
 
-def _gelu_tanh_slope(x: GraphValue) -> GraphValue:
-    p = _tanh_share(x)
+def _gelu_tanh_derivative(x: GraphValue) -> GraphValue:
+    p = _tanh_cdf(x)
     return p + x * p * (1 - p) * (2 * math.sqrt(2 / math.pi)) * (x * x * (3 * 0.044715) + 1)
 
 
-def _silu_slope(x: GraphValue) -> GraphValue:
+def _silu_derivative(x: GraphValue) -> GraphValue:
     p = sigmoid(x)
     return p * (x * (1 - p) + 1)
 
@@ -281,9 +281,9 @@ BINARY: dict[str, Formula] = {
     "elu": lambda x, y: _where(x > 0, x, y * _expm1(x)),
     "leaky_relu": lambda x, y: _where(x > 0, x, x * y),
     "relu_backward": lambda x, y: _where(y <= 0, 0.0, x),
-    "gelu_backward": lambda x, y: x * _gelu_slope(y),
-    "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_slope(y),
-    "silu_backward": lambda x, y: x * _silu_slope(y),
+    "gelu_backward": lambda x, y: x * _gelu_derivative(y),
+    "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_derivative(y),
+    "silu_backward": lambda x, y: x * _silu_derivative(y),
     "equal": lambda x, y: x.equals(y),
     "not_equal": lambda x, y: _not(x.equals(y)),
     "less": lambda x, y: x < y,

@@ -1,4 +1,4 @@
-"""Programs of captured functions as models of ONNX."""
+"""Export of captured programs as ONNX models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from accelera.tensora.lowering.window import BufferWindow, box_of
 OPSET = 21
 IR_VERSION = 10
 LARGEST_MESSAGE = 2**31 - 2**20
-"""Most bytes of a model in one file; what protobuf can hold."""
+"""Most bytes of a model in one file, as protobuf limits it."""
 LOWERED = OPERATIONS | NETWORKS
 
 
 class OnnxExport:
-    """Graph of a captured function, while its steps are added."""
+    """ONNX graph of a captured function, built step by step."""
 
     def __init__(self, made: FunctionProgram, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         self.graph = OnnxGraph()
@@ -41,20 +41,20 @@ class OnnxExport:
             if buffer.kind == "argument":
                 self._values[i] = self.inputs[buffer.argument]
             elif buffer.kind in ("outside", "constant"):
-                array = _array_of(buffer.tensor).reshape(shapes.get(i, (buffer.size,)))
-                value = self.graph.initializer if buffer.name else self._unnamed
+                array = _to_array(buffer.tensor).reshape(shapes.get(i, (buffer.size,)))
+                value = self.graph.initializer if buffer.name else self._constant
                 self._values[i] = value(buffer.name, array)
         for step in self._program.steps:
-            self._add(step)
+            self._lower_step(step)
         self.outputs = [
-            self._named(self.read(window), name)
+            self._rename(self.read(window), name)
             for window, name in zip(self._program.results, outputs, strict=True)
         ]
 
-    def _unnamed(self, _name: str, array: np.ndarray) -> GraphValue:
+    def _constant(self, _name: str, array: np.ndarray) -> GraphValue:
         return self.graph.constant(array)
 
-    def _add(self, step: ProgramStep) -> None:
+    def _lower_step(self, step: ProgramStep) -> None:
         inputs = [self.read(each) for each in step.inputs]
         if step.name in LOWERED:
             made = LOWERED[step.name](step, *inputs)
@@ -66,11 +66,11 @@ class OnnxExport:
             self.write(window, result.to(window.dtype.name))
 
     def read(self, window: BufferWindow) -> GraphValue:
-        """The window's elements, in its shape."""
+        """Return the elements of a window, in its shape."""
         value, graph = self._values[window.buffer], self.graph
         if window.size == 0:
             return graph.constant(np.zeros(window.shape, numpy_type(window.dtype.name)))
-        if _is_all(window, value.size):
+        if _is_whole_buffer(window, value.size):
             return value.reshape(window.shape)
         box = box_of(window, value.size)
         if box is None:
@@ -84,29 +84,29 @@ class OnnxExport:
         return graph.flip(part, box.reversed_axes).reshape(box.expanded).expand(window.shape)
 
     def write(self, window: BufferWindow, value: GraphValue) -> None:
-        """Replace the window's elements."""
+        """Replace the elements of a window."""
         size = self._program.buffers[window.buffer].size
         value = value.reshape(window.shape) if value.size == window.size else value.expand(window.shape)
-        if _is_all(window, size):
+        if _is_whole_buffer(window, size):
             self._values[window.buffer] = value
         elif window.size:
             before = self._values.get(window.buffer)
             flat = self.graph.zeros((size,), value.dtype) if before is None else before.reshape((size,))
             self._values[window.buffer] = written(flat, value, window)
 
-    def _named(self, value: GraphValue, name: str) -> GraphValue:
+    def _rename(self, value: GraphValue, name: str) -> GraphValue:
         identity = self.graph.add("Identity", [value], value.shape, value.dtype)
         self.graph.nodes[-1].output[0] = name
         return GraphValue(self.graph, name, identity.shape, identity.dtype)
 
     def model(self) -> onnx.ModelProto:
-        """The model, checked."""
+        """Return the model; `onnx.checker` has checked it unless it is too large."""
         graph = helper.make_graph(
             self.graph.nodes,
             "accelera",
-            [_info(each) for each in self.inputs],
-            [_info(each) for each in self.outputs],
-            _used(self.graph),
+            [_value_info(each) for each in self.inputs],
+            [_value_info(each) for each in self.outputs],
+            _used_initializers(self.graph),
         )
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(
@@ -118,7 +118,7 @@ class OnnxExport:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model; tensors of one that is too large for a file go to ``<name>.data`` beside it."""
+    """Write a model; if it is too large for one file, its tensors go to ``<name>.data`` beside it."""
     is_large = model.ByteSize() >= LARGEST_MESSAGE
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         new = Path(folder) / path.name
@@ -166,30 +166,30 @@ def _arguments(graph: OnnxGraph, made: FunctionProgram, names: Sequence[str]) ->
 
 
 def _initializer_shapes(program: StepProgram) -> dict[int, tuple[int, ...]]:
-    """Shapes in which whole buffers are read, as parameters have them."""
+    """Return the shape in which a step reads each whole buffer: for a parameter, its own shape."""
     return {
         window.buffer: window.shape
         for step in reversed(program.steps)
         for window in step.inputs
-        if _is_all(window, program.buffers[window.buffer].size)
+        if _is_whole_buffer(window, program.buffers[window.buffer].size)
     }
 
 
-def _is_all(window: BufferWindow, size: int) -> bool:
-    """Whether the window is the whole buffer, in order."""
+def _is_whole_buffer(window: BufferWindow, size: int) -> bool:
+    """Return whether a window is the whole buffer, in row-major order."""
     return window.size == size and window.offset == 0 and window.is_row
 
 
-def _array_of(tensor: Any) -> np.ndarray:
+def _to_array(tensor: Any) -> np.ndarray:
     dtype = tensor.dtype.name
     wide = native.cast(tensor, native.dtype.float32) if dtype in ("bfloat16", "float16") else tensor
     return np.array(wide).astype(numpy_type(dtype))
 
 
-def _info(value: GraphValue) -> onnx.ValueInfoProto:
+def _value_info(value: GraphValue) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, element_type(value.dtype), value.shape)
 
 
-def _used(graph: OnnxGraph) -> list[onnx.TensorProto]:
+def _used_initializers(graph: OnnxGraph) -> list[onnx.TensorProto]:
     read = {name for node in graph.nodes for name in node.input}
     return [each for each in graph.initializers if each.name in read]

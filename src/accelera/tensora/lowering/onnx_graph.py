@@ -1,4 +1,4 @@
-"""Graphs of ONNX while they are built: values with shapes and element types, and the nodes between them."""
+"""Builder of ONNX graphs: values with shapes and element types, and the nodes between them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Shape = tuple[int, ...]
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """NumPy's type of that name; bfloat16 is of ml_dtypes."""
+    """Return NumPy's type of that name; ml_dtypes provides bfloat16."""
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def element_type(name: str) -> int:
-    """ONNX's number of an element type."""
+    """Return ONNX's enum value of an element type."""
     return helper.np_dtype_to_tensor_dtype(numpy_type(name))
 
 
@@ -74,11 +74,11 @@ class GraphValue:
         return self.graph.elementwise("GreaterOrEqual", self, other, dtype="bool")
 
     def equals(self, other: Any) -> GraphValue:
-        """Where the elements are equal."""
+        """Return a mask of the elements that are equal."""
         return self.graph.elementwise("Equal", self, other, dtype="bool")
 
     def is_nan(self) -> GraphValue:
-        """Where elements are no numbers."""
+        """Return a mask of the elements that are NaN."""
         if not self.dtype.startswith(("float", "bfloat")):
             return self.graph.elementwise("Not", self.equals(self))
         return self.graph.elementwise("IsNaN", self, dtype="bool")
@@ -115,7 +115,7 @@ class GraphValue:
         return self.graph.add("Expand", [self, self.graph.integers(shape)], tuple(shape), self.dtype)
 
     def reduce(self, op: str, axes: Sequence[int], *, keep: bool = True) -> GraphValue:
-        """Reduced over some axes; over none, itself."""
+        """Reduce over some axes with the operator `op`; without axes return the value itself."""
         axes = [i % len(self.shape) for i in axes]
         if not axes:
             return self
@@ -131,29 +131,29 @@ class OnnxGraph:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self._constants: dict[Any, GraphValue] = {}
-        self._numbers: dict[str, int] = {}
-        self._taken: set[str] = set()
+        self._suffixes: dict[str, int] = {}
+        self._used_names: set[str] = set()
 
     def unique(self, name: str) -> str:
-        """The name, with a number if it is taken."""
-        while name in self._taken:
-            self._numbers[name] = self._numbers.get(name, 0) + 1
-            candidate = f"{name}_{self._numbers[name]}"
-            if candidate not in self._taken:
+        """Return an unused name: the given one, with a number behind it if it is in use."""
+        while name in self._used_names:
+            self._suffixes[name] = self._suffixes.get(name, 0) + 1
+            candidate = f"{name}_{self._suffixes[name]}"
+            if candidate not in self._used_names:
                 name = candidate
-        self._taken.add(name)
+        self._used_names.add(name)
         return name
 
     def add(
         self, op: str, inputs: Sequence[Any], shape: Sequence[int], dtype: str, **given: Any
     ) -> GraphValue:
-        """Value of a node with one output."""
+        """Add a node with one output, and return the value of that."""
         return self.add_all(op, inputs, [(tuple(shape), dtype)], **given)[0]
 
     def add_all(
         self, op: str, inputs: Sequence[Any], outputs: Sequence[tuple[Shape, str]], **given: Any
     ) -> list[GraphValue]:
-        """Values of a node with several outputs; absent inputs are None."""
+        """Add a node with several outputs, and return their values; absent inputs are None."""
         base = self.unique(op.lower())
         names = [base, *(self.unique(f"{base}_output{i}") for i in range(1, len(outputs)))]
         given_names = ["" if each is None else each.name for each in inputs]
@@ -163,7 +163,7 @@ class OnnxGraph:
         ]
 
     def elementwise(self, op: str, *operands: Any, dtype: str = "", **given: Any) -> GraphValue:
-        """Value of an elementwise node; numbers become constants of the other operands' type."""
+        """Add an elementwise node; numbers become constants of the other operands' type."""
         like = next(each for each in reversed(operands) if isinstance(each, GraphValue))
         values = [
             each if isinstance(each, GraphValue) else self.constant(np.asarray(each, numpy_type(like.dtype)))
@@ -173,7 +173,7 @@ class OnnxGraph:
         return self.add(op, values, shape, dtype or like.dtype, **given)
 
     def where(self, condition: GraphValue, x: Any, y: Any) -> GraphValue:
-        """Elements of x where the condition holds, else of y; one of them may be a number."""
+        """Select elements of x where the condition holds, else of y; one of them may be a number."""
         like = x if isinstance(x, GraphValue) else y
         values = [
             each if isinstance(each, GraphValue) else self.constant(np.asarray(each, numpy_type(like.dtype)))
@@ -185,7 +185,7 @@ class OnnxGraph:
         return chosen.to(like.dtype)
 
     def initializer(self, name: str, array: np.ndarray) -> GraphValue:
-        """Value that the model carries."""
+        """Add an array that is stored in the model, and return its value."""
         name = self.unique(name)
         self.initializers.append(
             numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
@@ -193,18 +193,18 @@ class OnnxGraph:
         return GraphValue(self, name, array.shape, array.dtype.name)
 
     def constant(self, array: np.ndarray) -> GraphValue:
-        """Value of a small array; equal ones are one."""
+        """Return the value of a small array; equal arrays share one initializer."""
         key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.initializer("constant", array)
         return self._constants[key]
 
     def integers(self, values: Sequence[int]) -> GraphValue:
-        """Axes, shapes or places, int64."""
+        """Return an int64 constant: axes, shapes or indices."""
         return self.constant(np.asarray(values, np.int64))
 
     def slice(self, x: GraphValue, starts: Sequence[int], sizes: Sequence[int]) -> GraphValue:
-        """A box of x; itself where that is all."""
+        """Slice x by starts and sizes of all axes; return x itself if nothing is cut off."""
         cut = [i for i, size in enumerate(sizes) if size != x.shape[i]]
         if not cut:
             return x
@@ -213,7 +213,7 @@ class OnnxGraph:
         return self.add("Slice", inputs, tuple(sizes), x.dtype)
 
     def flip(self, x: GraphValue, axes: Sequence[int]) -> GraphValue:
-        """Reversed along some axes."""
+        """Reverse the elements along some axes."""
         if not axes:
             return x
         last = [-1] * len(axes)
@@ -222,16 +222,16 @@ class OnnxGraph:
         return self.add("Slice", inputs, x.shape, x.dtype)
 
     def gather(self, x: GraphValue, places: np.ndarray, axis: int) -> GraphValue:
-        """Slices of x at constant places along an axis."""
+        """Gather slices of x at constant indices along an axis."""
         shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
         return self.add("Gather", [x, self.constant(places)], shape, x.dtype, axis=axis)
 
     def zeros(self, shape: Sequence[int], dtype: str) -> GraphValue:
-        """Zeros of a shape, from one of them."""
+        """Return zeros of a shape, expanded from a single one."""
         return self.constant(np.zeros((), numpy_type(dtype))).expand(shape)
 
     def pad(self, x: GraphValue, low: Sequence[int], high: Sequence[int], fill: float = 0) -> GraphValue:
-        """With elements added before and behind each axis."""
+        """Pad each axis with `low` elements in front and `high` elements behind."""
         if not any(low) and not any(high):
             return x
         shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))

@@ -78,7 +78,7 @@ def conv_input(step: ProgramStep, y: GraphValue, weight: GraphValue) -> GraphVal
 
 
 def _taps(x: GraphValue, axes: list[AxisWindows], fill: float) -> Iterator[GraphValue]:
-    """For each element of a window: what of x (N, C, extents...) all windows have there."""
+    """Yield, for each position k in a window, the k-th element of all windows of x (N, C, extents...)."""
     graph = x.graph
     padded = graph.pad(x, [0, 0, *(each.low for each in axes)], [0, 0, *(each.high for each in axes)], fill)
     for tap in itertools.product(*(range(len(each.places)) for each in axes)):
@@ -88,8 +88,8 @@ def _taps(x: GraphValue, axes: list[AxisWindows], fill: float) -> Iterator[Graph
         yield part
 
 
-def _reach(step: ProgramStep) -> dict[str, Any]:
-    """Attributes of a pool with padding enough behind for all its windows."""
+def _pool_attributes(step: ProgramStep) -> dict[str, Any]:
+    """Return the attributes of a pooling node, with padding behind that covers all windows."""
     params = step.params
     n = len(params.a)
     padding, dilations, outs, extents = (params.c[k * n : (k + 1) * n] for k in range(4))
@@ -107,8 +107,8 @@ def _reach(step: ProgramStep) -> dict[str, Any]:
     }
 
 
-def _is_padded_inside(given: dict[str, Any]) -> bool:
-    """Whether padding is smaller than the kernel, as runtimes ask for."""
+def _padding_fits_kernel(given: dict[str, Any]) -> bool:
+    """Return whether all padding is smaller than the kernel, as ONNX runtimes require."""
     n = len(given["kernel_shape"])
     return all(p < given["kernel_shape"][i % n] for i, p in enumerate(given["pads"]))
 
@@ -116,8 +116,8 @@ def _is_padded_inside(given: dict[str, Any]) -> bool:
 def max_pool(step: ProgramStep, x: GraphValue) -> GraphValue:
     """Largest element of each window; their places, which gradients need, are not computed."""
     x = widened(x)
-    given = _reach(step)
-    if step.params.mode or not _is_padded_inside(given):
+    given = _pool_attributes(step)
+    if step.params.mode or not _padding_fits_kernel(given):
         return x.graph.elementwise("Max", *_taps(x, axis_windows(step.params), -math.inf))
     return x.graph.add("MaxPool", [x], step.outputs[0].shape, x.dtype, **given)
 
@@ -127,13 +127,13 @@ def avg_pool(step: ProgramStep, x: GraphValue) -> GraphValue:
     x = widened(x)
     if step.params.mode:
         return _shared_means(step, x)
-    params, given = step.params, _reach(step)
+    params, given = step.params, _pool_attributes(step)
     counts = np.ones(())
     for each in axis_windows(params):
         counts = counts[..., None] * (each.counted if params.flag else each.inside.sum(0))
     if params.x:
         counts = np.full_like(counts, params.x)
-    if not _is_padded_inside(given):
+    if not _padding_fits_kernel(given):
         total = x.graph.elementwise("Sum", *_taps(x, axis_windows(params), 0))
         return total * x.graph.constant((1 / counts).astype(x.dtype))
     size = math.prod(params.a)

@@ -44,7 +44,7 @@ def _reduction(op: str) -> Lowering:
     return lowered
 
 
-def _truth_of(op: str) -> Lowering:
+def _bool_reduction(op: str) -> Lowering:
     def lowered(step: ProgramStep, x: GraphValue) -> GraphValue:
         return x.to("bool").to("int32").reduce(op, step.params.a, keep=step.params.flag)
 
@@ -115,8 +115,8 @@ def take(step: ProgramStep, x: GraphValue, index: GraphValue) -> GraphValue:
     return x.graph.add("Gather", [x, index], out.shape, x.dtype, axis=step.params.mode)
 
 
-def _on_slices(index: GraphValue, shape: tuple[int, ...], axis: int) -> GraphValue:
-    """The index of slices as one of elements: of what has this shape, the axis as long as the index."""
+def _element_index(index: GraphValue, shape: tuple[int, ...], axis: int) -> GraphValue:
+    """Expand an index of slices along an axis to one index per element of those slices."""
     along = index.reshape([index.size if i == axis else 1 for i in range(len(shape))])
     return along.expand([index.size if i == axis else n for i, n in enumerate(shape)])
 
@@ -125,7 +125,7 @@ def take_add(step: ProgramStep, values: GraphValue, index: GraphValue) -> GraphV
     """Zeros of shape a, to which slices are added."""
     axis, shape = step.params.mode, step.params.a
     values = widened(values)
-    at = _on_slices(index, shape, axis)
+    at = _element_index(index, shape, axis)
     inputs = [values.graph.zeros(shape, values.dtype), at, values.reshape(at.shape)]
     return values.graph.add("ScatterElements", inputs, shape, values.dtype, axis=axis, reduction="add")
 
@@ -133,7 +133,7 @@ def take_add(step: ProgramStep, values: GraphValue, index: GraphValue) -> GraphV
 def put(step: ProgramStep, x: GraphValue, index: GraphValue, values: GraphValue) -> GraphValue:
     """X with slices replaced."""
     axis = step.params.mode
-    at = _on_slices(index, x.shape, axis)
+    at = _element_index(index, x.shape, axis)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     given = values.to(x.dtype).expand(shape).reshape(at.shape)
     return x.graph.add("ScatterElements", [x, at, given], x.shape, x.dtype, axis=axis)
@@ -192,8 +192,8 @@ OPERATIONS: dict[str, Lowering] = {
     "prod": _reduction("ReduceProd"),
     "max": _reduction("ReduceMax"),
     "min": _reduction("ReduceMin"),
-    "all": _truth_of("ReduceMin"),
-    "any": _truth_of("ReduceMax"),
+    "all": _bool_reduction("ReduceMin"),
+    "any": _bool_reduction("ReduceMax"),
     "argmax": _extreme("ArgMax"),
     "argmin": _extreme("ArgMin"),
     "scatter_add": _scattering(lambda _step: "add"),

@@ -1,4 +1,4 @@
-"""Windows of pools along each axis of an image, as places."""
+"""Windows of pooling along each axis of an image, as element indices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class AxisWindows:
 
     extent: int
     places: np.ndarray
-    """(elements of a window, windows): place in the image, below 0 or from `extent` on in the padding."""
+    """Index in the image, of shape (window elements, windows); in the padding it is < 0 or >= `extent`."""
     inside: np.ndarray
-    """Of each: whether it is an element of the image that the window has."""
+    """Mask of the same shape: True for an element of the window that lies in the image."""
     counted: np.ndarray
-    """(windows,): elements of the window, padding among them."""
+    """Number of elements of each window, padding included; of shape (windows,)."""
 
     @property
     def low(self) -> int:
@@ -35,7 +35,7 @@ class AxisWindows:
 def axis_windows(params: StepParams) -> list[AxisWindows]:
     """Windows of each axis; a: kernel, b: strides, c: padding, dilations, results and image; mode: shares."""
     n = len(params.a)
-    return [(_shares if params.mode else _strided)(params, i, n) for i in range(n)]
+    return [(_adaptive if params.mode else _strided)(params, i, n) for i in range(n)]
 
 
 def _strided(params: StepParams, i: int, n: int) -> AxisWindows:
@@ -47,7 +47,7 @@ def _strided(params: StepParams, i: int, n: int) -> AxisWindows:
     return AxisWindows(extent, places, (places >= 0) & (places < extent), counted)
 
 
-def _shares(params: StepParams, i: int, n: int) -> AxisWindows:
+def _adaptive(params: StepParams, i: int, n: int) -> AxisWindows:
     outs, extent = params.c[2 * n + i], params.c[3 * n + i]
     first = np.arange(outs) * extent // outs
     last = ((np.arange(outs) + 1) * extent + outs - 1) // outs

@@ -1,4 +1,4 @@
-"""Captured programs as records, from which programs of other libraries are made."""
+"""Captured programs as plain records, which are lowered to programs of other libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 @dataclass(frozen=True)
 class StepParams:
-    """What a step is given besides tensors; the op table's entry says which fields it reads."""
+    """Parameters of a step besides its tensors; each entry of the op table documents the fields it reads."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -36,9 +36,9 @@ class ProgramStep:
     inputs: tuple[BufferWindow, ...]
     outputs: tuple[BufferWindow, ...]
     draw: int
-    """Of random numbers: which of the program's draws; else -1."""
+    """Index of the program's draw, for a step that draws random numbers; otherwise -1."""
     computed_in: Any
-    """Of elementwise steps: the element type that operands are converted to."""
+    """Element type that the operands of an elementwise step are converted to."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class ProgramBuffer:
     dtype: Any
     argument: int = -1
     tensor: Any = None
-    """Its elements, of an outside or constant buffer; the leaf of a gradient that is no argument."""
+    """Elements of an outside or constant buffer; for a gradient, its leaf unless that is an argument."""
     name: str = ""
-    """Of an outside buffer: as the parameter is called that it is."""
+    """Name of the parameter that an outside buffer holds; empty if it has none."""
 
 
 @dataclass(frozen=True)
 class PartGradient:
-    """Gradient that a leaf gets when a part ends: a window, or none."""
+    """Gradient that a part of a program sets on a leaf when it ends: a window, or None."""
 
     leaf: Any
     argument: int
@@ -75,7 +75,7 @@ class ProgramPart:
 
 
 class StepProgram:
-    """Steps of the op table that a function took, for inputs of these shapes and types.
+    """Steps of the op table that a function ran, for inputs of the captured shapes and types.
 
     Parameters
     ----------
@@ -88,23 +88,25 @@ class StepProgram:
 
     def __init__(self, captured: Any, names: Mapping[str, Any] | None = None) -> None:
         self.buffers: list[ProgramBuffer] = []
-        steps = _typed([_step(each) for each in captured.steps()])
+        steps = _with_buffer_types([_parse_step(each) for each in captured.steps()])
         windows = [window for step in steps for window in (*step.inputs, *step.outputs)]
         parts = captured.parts()
         gradients = [window for _, given in parts for *_, window in given if window]
         results = captured.results()
-        windows += [_window(each) for each in (*gradients, *(window for window, *_ in results))]
+        windows += [_parse_window(each) for each in (*gradients, *(window for window, *_ in results))]
         moved = self._add_buffers(captured.buffers(), windows, names or {})
         self.parts: list[ProgramPart] = []
         begin = 0
         for end, given in parts:
             made = tuple(
-                PartGradient(leaf, argument, was_none, moved[_window(window)] if window else None)
+                PartGradient(leaf, argument, was_none, moved[_parse_window(window)] if window else None)
                 for leaf, argument, was_none, window in given
             )
-            self.parts.append(ProgramPart(tuple(_moved(step, moved) for step in steps[begin:end]), made))
+            self.parts.append(
+                ProgramPart(tuple(_with_windows(step, moved) for step in steps[begin:end]), made)
+            )
             begin = end
-        self.results = [moved[_window(window)] for window, *_ in results]
+        self.results = [moved[_parse_window(window)] for window, *_ in results]
 
     @property
     def steps(self) -> list[ProgramStep]:
@@ -112,14 +114,17 @@ class StepProgram:
         return [step for part in self.parts for step in part.steps]
 
     def written(self) -> list[int]:
-        """Numbers of the buffers from before the call that steps write."""
+        """Return the numbers of the buffers that exist before the call and that steps write."""
         written = {window.buffer for step in self.steps for window in step.outputs}
         return sorted(i for i in written if self.buffers[i].kind not in ("computed", "constant"))
 
     def _add_buffers(
         self, given: list[Any], windows: list[BufferWindow], names: Mapping[str, Any]
     ) -> dict[BufferWindow, BufferWindow]:
-        """Where each window lies in the buffers, of which outside ones are cut into what is used of them."""
+        """Add the buffers that windows use; return each window as a window of the added buffers.
+
+        An outside buffer is split into the ranges that are used, each a buffer of its own.
+        """
         moved: dict[BufferWindow, BufferWindow] = {}
         of_buffer: dict[int, list[BufferWindow]] = {}
         for window in dict.fromkeys(windows):
@@ -132,16 +137,18 @@ class StepProgram:
                 if kind == "constant":
                     tensor = native.storage_elements(tensor, dtype, 0, size)
                 new = ProgramBuffer(kind, size, dtype, argument, tensor)
-                self._place(uses, new, 0, moved)
+                self._add_buffer(uses, new, 0, moved)
                 continue
-            for group in _overlapping(uses):
+            for group in _overlap_groups(uses):
                 low, high = min(each.span()[0] for each in group), max(each.span()[1] for each in group)
                 part = native.storage_elements(tensor, group[0].dtype, low, high - low)
-                name = next((n for n, each in names.items() if _is_all_of(each, part)), "")
-                self._place(group, ProgramBuffer(kind, high - low, part.dtype, -1, part, name), low, moved)
+                name = next((n for n, each in names.items() if _covers(each, part)), "")
+                self._add_buffer(
+                    group, ProgramBuffer(kind, high - low, part.dtype, -1, part, name), low, moved
+                )
         return moved
 
-    def _place(
+    def _add_buffer(
         self,
         uses: list[BufferWindow],
         buffer: ProgramBuffer,
@@ -155,15 +162,15 @@ class StepProgram:
 
 @dataclass(frozen=True)
 class FunctionProgram:
-    """Program of a function, with what Python does around it."""
+    """Program of a function, with its signature and the Python calls between its parts."""
 
     program: StepProgram
     arguments: list[Any]
     """Tensors that it was captured with."""
     structure: Any
-    """Of the arguments, as `accelera.tensora.tensor_tree` has it."""
+    """Key of the arguments without their tensors; see `tensor_tree.flatten`."""
     returned: Any
-    """What the function returned; places instead of tensors."""
+    """Value that the function returned, with placeholders for tensors; see `tensor_tree.structure_of`."""
     calls: list[tuple[str, Callable[[], Any]]]
     """Calls that Python makes between the parts."""
     generators: list[Any]
@@ -210,24 +217,24 @@ def capture_program(
     )
 
 
-def _window(given: Any) -> BufferWindow:
+def _parse_window(given: Any) -> BufferWindow:
     buffer, dtype, shape, strides, offset = given
     return BufferWindow(buffer, dtype, tuple(shape), tuple(strides), offset)
 
 
-def _step(given: Any) -> ProgramStep:
+def _parse_step(given: Any) -> ProgramStep:
     return ProgramStep(
         given["name"],
         StepParams(**given["params"]),
-        tuple(map(_window, given["inputs"])),
-        tuple(map(_window, given["outputs"])),
+        tuple(map(_parse_window, given["inputs"])),
+        tuple(map(_parse_window, given["outputs"])),
         given["draw"],
         given["computed_in"],
     )
 
 
-def _typed(steps: list[ProgramStep]) -> list[ProgramStep]:
-    """The steps, of which those that fill a buffer with constant bytes fill it with elements of its type."""
+def _with_buffer_types(steps: list[ProgramStep]) -> list[ProgramStep]:
+    """Return the steps, with fills by constant bytes turned into fills by elements of the buffer's type."""
     types = {
         window.buffer: window.dtype
         for step in steps
@@ -248,13 +255,20 @@ def _as_type(window: BufferWindow, dtype: Any) -> BufferWindow:
     return replace(window, dtype=dtype, shape=(window.size // itemsize(dtype),), strides=(1,), offset=0)
 
 
-def _moved(step: ProgramStep, moved: dict[BufferWindow, BufferWindow]) -> ProgramStep:
+def _with_windows(step: ProgramStep, moved: dict[BufferWindow, BufferWindow]) -> ProgramStep:
     inputs = tuple(moved[each] for each in step.inputs)
     return replace(step, inputs=inputs, outputs=tuple(moved[each] for each in step.outputs))
 
 
-def _overlapping(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
-    """Windows in groups that share no element with one another's."""
+def _overlap_groups(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
+    """Group windows by overlap: windows of different groups share no element.
+
+    Raises
+    ------
+    NotImplementedError
+        If one group has several element types.
+
+    """
     groups: list[list[BufferWindow]] = []
     end = -1
     for each in sorted(windows, key=lambda each: each.span()[0] * itemsize(each.dtype)):
@@ -273,7 +287,7 @@ def _overlapping(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
     return groups
 
 
-def _is_all_of(tensor: Any, part: Any) -> bool:
+def _covers(tensor: Any, part: Any) -> bool:
     return (
         tensor.size == part.size
         and tensor.dtype == part.dtype

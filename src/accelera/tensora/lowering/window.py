@@ -26,7 +26,7 @@ class BufferWindow:
 
     @property
     def is_row(self) -> bool:
-        """Whether the elements lie one after the other."""
+        """Whether the elements are contiguous in row-major order."""
         step = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != step:
@@ -35,7 +35,7 @@ class BufferWindow:
         return True
 
     def span(self) -> tuple[int, int]:
-        """Places of the buffer from the first element that is read to behind the last one."""
+        """Return the range of buffer positions that holds all elements: first, and one past the last."""
         if self.size == 0:
             return self.offset, self.offset
         reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
@@ -43,7 +43,7 @@ class BufferWindow:
         return low, self.offset + sum(each for each in reach if each > 0) + 1
 
     def places(self) -> np.ndarray:
-        """Place in the buffer of each element, int64, in the window's shape."""
+        """Return the position of each element in the buffer, int64, in the window's shape."""
         result = np.full(self.shape, self.offset, np.int64)
         for axis, (extent, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             along = np.arange(extent, dtype=np.int64) * stride
@@ -72,12 +72,12 @@ class WindowBox:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the box leaves something out."""
+        """Whether the box is smaller than the buffer in its shape `levels`."""
         return self.sizes != self.levels
 
 
 def box_of(window: BufferWindow, n: int) -> WindowBox | None:
-    """The window of a buffer with n elements as a box; None where it is none, or has no elements.
+    """Return a window of a buffer with n elements as a box; None if it is no box, or has no elements.
 
     Strides of a box divide one another, as after slices, permutations and reshapes; those of overlapping
     windows do not.

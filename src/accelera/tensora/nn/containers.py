@@ -10,8 +10,8 @@ from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
 
 
-def _place(index: Any, length: int, name: str) -> int:
-    """Index from the front."""
+def _normalized_index(index: Any, length: int, name: str) -> int:
+    """Return an index counted from the front; IndexError if it is out of range."""
     place = operator.index(index)
     if not -length <= place < length:
         raise IndexError(f"{name}: index {place} of {length} entries")
@@ -32,25 +32,25 @@ class _Indexed(Module):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return type(self)._of(list(self._modules.values())[index])
-        return list(self._modules.values())[_place(index, len(self), type(self).__name__)]
+            return type(self)._from_modules(list(self._modules.values())[index])
+        return list(self._modules.values())[_normalized_index(index, len(self), type(self).__name__)]
 
     def __setitem__(self, index: Any, module: Module) -> None:
         names = list(self._modules)
-        setattr(self, names[_place(index, len(self), type(self).__name__)], module)
+        setattr(self, names[_normalized_index(index, len(self), type(self).__name__)], module)
 
     def __delitem__(self, index: Any) -> None:
         kept = list(self._modules.values())
         del kept[index]
-        self._fill(kept)
+        self._set_modules(kept)
 
     @classmethod
-    def _of(cls, modules: list[Any]) -> Any:
+    def _from_modules(cls, modules: list[Any]) -> Any:
         made = cls()
-        made._fill(modules)
+        made._set_modules(modules)
         return made
 
-    def _fill(self, modules: Iterable[Any]) -> None:
+    def _set_modules(self, modules: Iterable[Any]) -> None:
         self._modules.clear()
         for i, module in enumerate(modules):
             self.add_module(str(i), module)
@@ -70,14 +70,14 @@ class _Indexed(Module):
         """Add a module before the one at `index`."""
         all_modules = list(self._modules.values())
         all_modules.insert(index, module)
-        self._fill(all_modules)
+        self._set_modules(all_modules)
         return self
 
     def pop(self, index: int = -1) -> Any:
         """Remove a module and return it."""
         all_modules = list(self._modules.values())
         found = all_modules.pop(index)
-        self._fill(all_modules)
+        self._set_modules(all_modules)
         return found
 
 
@@ -97,7 +97,7 @@ class Sequential(_Indexed):
             for name, module in modules[0].items():
                 self.add_module(name, module)
         else:
-            self._fill(modules)
+            self._set_modules(modules)
 
     def forward(self, input: Any) -> Any:
         """Pass the input through all modules."""
@@ -111,7 +111,7 @@ class ModuleList(_Indexed):
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
-        self._fill(modules or ())
+        self._set_modules(modules or ())
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
@@ -192,10 +192,10 @@ class ParameterList(Module):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return ParameterList(list(self)[index])
-        return list(self)[_place(index, len(self), "ParameterList")]
+        return list(self)[_normalized_index(index, len(self), "ParameterList")]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self._parameters[str(_place(index, len(self), "ParameterList"))] = _as_parameter(value)
+        self._parameters[str(_normalized_index(index, len(self), "ParameterList"))] = _as_parameter(value)
 
     def append(self, value: Any) -> ParameterList:
         """Add a parameter at the end."""

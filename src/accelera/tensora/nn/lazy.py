@@ -21,9 +21,10 @@ from accelera.tensora.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNor
 
 
 class _Lazy(Module):
-    """Layer without its inputs' extent, whose parameters have no elements until it is known.
+    """Layer whose number of inputs is not known yet; until then its parameters have no elements.
 
-    Then it becomes the layer itself. Its parameters stay the same objects: an optimizer may have them.
+    With the first input it turns into the layer `becomes`. Parameters stay the same objects, as an optimizer
+    may hold them.
     """
 
     becomes: ClassVar[type[Module]]
@@ -32,8 +33,8 @@ class _Lazy(Module):
     sized: ClassVar[tuple[str, ...]]
     """Parameters and buffers whose shape depends on it."""
 
-    def _wait(self) -> None:
-        """Let go of what cannot have its shape yet."""
+    def _clear_shapes(self) -> None:
+        """Empty the tensors whose shape depends on the number of inputs."""
         setattr(self, self.extent, 0)
         for name in self.sized:
             self._resize(name, (0,))
@@ -51,14 +52,14 @@ class _Lazy(Module):
     def _shape(self, inputs: int) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def _inputs_of(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Any) -> int:
         raise NotImplementedError
 
-    def _inputs_in(self, shape: tuple[int, ...]) -> int:
-        """Number of inputs by the shape of the first of `sized` in a state."""
+    def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
+        """Return the number of inputs, from the shape of the first tensor of `sized` in a state."""
         raise NotImplementedError
 
-    def _become(self, inputs: int) -> None:
+    def _materialize(self, inputs: int) -> None:
         setattr(self, self.extent, inputs)
         for name in self.sized:
             self._resize(name, self._shape(inputs))
@@ -69,11 +70,11 @@ class _Lazy(Module):
         for name in self.sized:
             shape = tuple(getattr(state_dict.get(start + name), "shape", (0,)))
             if shape != (0,):
-                return self._become(self._inputs_in(shape))
+                return self._materialize(self._inputs_from_shape(shape))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Take the extent from the input, and go on as the layer with it."""
-        self._become(self._inputs_of(args[0]))
+        """Take the number of inputs from the input, turn into the real layer, and run that."""
+        self._materialize(self._inputs_from_input(args[0]))
         return self.forward(*args, **kwargs)
 
 
@@ -97,15 +98,15 @@ class LazyLinear(_Lazy, Linear):
 
     def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         Linear.__init__(self, 0, out_features, bias, device, dtype)
-        self._wait()
+        self._clear_shapes()
 
     def _shape(self, inputs: int) -> tuple[int, ...]:
         return self.out_features, inputs
 
-    def _inputs_of(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Any) -> int:
         return int(input.shape[-1])
 
-    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+    def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
         return shape[1]
 
 
@@ -130,7 +131,7 @@ class _LazyConvolution(_Lazy):
             return inputs, self.out_channels // self.groups, *self.kernel_size
         return self.out_channels, inputs // self.groups, *self.kernel_size
 
-    def _inputs_of(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Any) -> int:
         if input.ndim not in (self.axes + 1, self.axes + 2):
             raise ValueError(
                 f"{type(self).__name__}: an input of {input.ndim} axes; "
@@ -138,7 +139,7 @@ class _LazyConvolution(_Lazy):
             )
         return int(input.shape[-self.axes - 1])
 
-    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+    def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
         return shape[0] if self.transposed else shape[1] * self.groups
 
 
@@ -172,7 +173,7 @@ class _LazyForward(_LazyConvolution):
             device,
             dtype,
         )
-        self._wait()
+        self._clear_shapes()
 
 
 class LazyConv1d(_LazyForward, Conv1d):
@@ -221,7 +222,7 @@ class _LazyTransposed(_LazyConvolution):
             device,
             dtype,
         )
-        self._wait()
+        self._clear_shapes()
 
 
 class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d):
@@ -265,10 +266,10 @@ class _LazyBatchNorm(_Lazy):
     def _shape(self, inputs: int) -> tuple[int, ...]:
         return (inputs,)
 
-    def _inputs_of(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Any) -> int:
         return int(input.shape[1])
 
-    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+    def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
         return shape[0]
 
 

@@ -64,10 +64,10 @@ class Module:
                 )
             object.__setattr__(self, name, value)
         elif isinstance(value, Parameter):
-            self._forget(name, "_parameters")
+            self._unregister(name, "_parameters")
             own["_parameters"][name] = value
         elif isinstance(value, Module):
-            self._forget(name, "_modules")
+            self._unregister(name, "_modules")
             own["_modules"][name] = value
         elif name in own["_parameters"]:
             if value is not None:
@@ -86,8 +86,8 @@ class Module:
         else:
             object.__setattr__(self, name, value)
 
-    def _forget(self, name: str, kept: str = "") -> None:
-        """Drop an attribute, unless it is of the kept kind and holds its place there."""
+    def _unregister(self, name: str, kept: str = "") -> None:
+        """Remove a name from the attributes and all registries, except from the registry `kept`."""
         own = self.__dict__
         own.pop(name, None)
         for kind in ("_parameters", "_buffers", "_modules"):
@@ -105,7 +105,7 @@ class Module:
     def __delattr__(self, name: str) -> None:
         own = self.__dict__
         if any(name in own[kind] for kind in ("_parameters", "_buffers", "_modules")):
-            self._forget(name)
+            self._unregister(name)
         else:
             object.__delattr__(self, name)
 
@@ -261,13 +261,13 @@ class Module:
 
     def get_parameter(self, target: str) -> Any:
         """Return the parameter at a path; AttributeError if there is none."""
-        return self._at(target, "_parameters", "parameter")
+        return self._lookup(target, "_parameters", "parameter")
 
     def get_buffer(self, target: str) -> Any:
         """Return the buffer at a path; AttributeError if there is none."""
-        return self._at(target, "_buffers", "buffer")
+        return self._lookup(target, "_buffers", "buffer")
 
-    def _at(self, target: str, kind: str, word: str) -> Any:
+    def _lookup(self, target: str, kind: str, word: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if name not in getattr(module, kind):
@@ -454,7 +454,7 @@ class Module:
         return LoadResult(missing, unexpected)
 
     def _prepare_load(self, state_dict: dict[str, Any], start: str) -> None:
-        """Make room for a state, whose keys begin with `start`: lazy modules take their extents from it."""
+        """Prepare to load a state whose keys begin with `start`; lazy modules take their extents from it."""
 
     def _load_one(self, name: str, value: Any, assign: bool) -> None:
         if not name:
@@ -574,12 +574,12 @@ class _BackwardHooks:
         """Return the arguments, whose gradients are caught once all of them are known."""
         tracked = [i for i, each in enumerate(args) if isinstance(each, Tensor) and each.requires_grad]
         self._grad_inputs = [None] * len(args)
-        self._awaited = bool(tracked)
+        self._waits_for_inputs = bool(tracked)
         if not tracked:
             return args
         passed = native.attach(
             f"{type(self._module).__name__}BackwardHook",
-            lambda *grads: self._reached(tracked, grads),
+            lambda *grads: self._on_input_grads(tracked, grads),
             [args[i] for i in tracked],
             [args[i] for i in tracked],
         )
@@ -588,13 +588,13 @@ class _BackwardHooks:
             made[i] = each
         return tuple(made)
 
-    def _reached(self, tracked: list[int], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _on_input_grads(self, tracked: list[int], grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for i, grad in zip(tracked, grads, strict=True):
             self._grad_inputs[i] = grad
-        self._call(tuple(self._grad_inputs))
+        self._run_hooks(tuple(self._grad_inputs))
         return tuple(self._grad_inputs[i] for i in tracked)
 
-    def _call(self, grad_inputs: tuple[Any, ...]) -> None:
+    def _run_hooks(self, grad_inputs: tuple[Any, ...]) -> None:
         for hook in list(self._module._backward_hooks.values()):
             result = hook(self._module, grad_inputs, tuple(self._grad_outputs))
             if result is not None:
@@ -611,7 +611,7 @@ class _BackwardHooks:
             return output
         passed = native.attach(
             f"{type(self._module).__name__}BackwardPreHook",
-            lambda *grads: self._begun(tracked, grads),
+            lambda *grads: self._on_output_grads(tracked, grads),
             [outputs[i] for i in tracked],
             [outputs[i] for i in tracked],
         )
@@ -619,13 +619,13 @@ class _BackwardHooks:
             outputs[i] = each
         return type(output)(outputs) if many else outputs[0]
 
-    def _begun(self, tracked: list[int], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _on_output_grads(self, tracked: list[int], grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for i, grad in zip(tracked, grads, strict=True):
             self._grad_outputs[i] = grad
         for hook in list(self._module._backward_pre_hooks.values()):
             result = hook(self._module, tuple(self._grad_outputs))
             if result is not None:
                 self._grad_outputs = list(result if isinstance(result, tuple) else (result,))
-        if not self._awaited:
-            self._call((None,) * len(self._grad_inputs))
+        if not self._waits_for_inputs:
+            self._run_hooks((None,) * len(self._grad_inputs))
         return tuple(self._grad_outputs[i] for i in tracked)

@@ -48,10 +48,10 @@ def _activation(given: Activation) -> Callable[[Any], Any]:
     return _NativeFunction(given.__name__) if isinstance(given, type(native.relu)) else given
 
 
-def _causal(mask: Any, said: bool | None) -> bool:
-    """Whether a mask is the causal one: as it was said, otherwise by its elements."""
-    if said is not None or mask is None or mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
-        return bool(said)
+def _is_causal(mask: Any, hint: bool | None) -> bool:
+    """Return whether a mask is the causal one: by the hint if given, otherwise by its elements."""
+    if hint is not None or mask is None or mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
+        return bool(hint)
     wanted = placed(Transformer.generate_square_subsequent_mask(mask.shape[0]), mask.device)
     if mask.dtype.name == "bool":
         wanted = native.isinf(wanted)
@@ -87,8 +87,8 @@ class _TransformerLayer(Module):
     def _feed_forward(self, x: Any) -> Any:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
-    def _added(self, x: Any, i: int, block: Callable[[Any], Any]) -> Any:
-        """Sum of x and what a block makes of it, with the layer's i-th normalization before or after."""
+    def _residual(self, x: Any, i: int, block: Callable[[Any], Any]) -> Any:
+        """Return ``x + block(x)``, with the layer's i-th normalization before the block or after the sum."""
         norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
         if self.norm_first:
             return x + dropout(block(norm(x)))
@@ -152,7 +152,7 @@ class TransformerEncoderLayer(_TransformerLayer):
             options = {"need_weights": False, "attn_mask": src_mask, "is_causal": is_causal}
             return self.self_attn(x, x, x, key_padding_mask=src_key_padding_mask, **options)[0]
 
-        return self._added(self._added(src, 1, attend), 2, self._feed_forward)
+        return self._residual(self._residual(src, 1, attend), 2, self._feed_forward)
 
 
 class TransformerDecoderLayer(_TransformerLayer):
@@ -208,8 +208,8 @@ class TransformerDecoderLayer(_TransformerLayer):
             options["key_padding_mask"] = memory_key_padding_mask
             return self.multihead_attn(x, memory, memory, **options)[0]
 
-        x = self._added(self._added(tgt, 1, attend), 2, attend_to_memory)
-        return self._added(x, 3, self._feed_forward)
+        x = self._residual(self._residual(tgt, 1, attend), 2, attend_to_memory)
+        return self._residual(x, 3, self._feed_forward)
 
 
 class TransformerEncoder(Module):
@@ -236,7 +236,7 @@ class TransformerEncoder(Module):
         self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
     ) -> Any:
         """Result of the shape of `src`; whether `mask` is the causal one is found out if it is not said."""
-        causal = _causal(mask, is_causal)
+        causal = _is_causal(mask, is_causal)
         for layer in self.layers:
             src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal)
         return src if self.norm is None else self.norm(src)
@@ -266,7 +266,7 @@ class TransformerDecoder(Module):
         masks = {"tgt_mask": tgt_mask, "memory_mask": memory_mask}
         masks["tgt_key_padding_mask"] = tgt_key_padding_mask
         masks["memory_key_padding_mask"] = memory_key_padding_mask
-        causal = _causal(tgt_mask, tgt_is_causal)
+        causal = _is_causal(tgt_mask, tgt_is_causal)
         for layer in self.layers:
             tgt = layer(tgt, memory, **masks, tgt_is_causal=causal, memory_is_causal=memory_is_causal)
         return tgt if self.norm is None else self.norm(tgt)

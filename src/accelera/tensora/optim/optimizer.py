@@ -66,7 +66,7 @@ class Optimizer(ABC):
         name = type(self).__name__
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
-        group, params = _without_names(name, group, params)
+        group, params = _split_names(name, group, params)
         unknown = group.keys() - self.defaults.keys() - {"params", "param_names"}
         if unknown:
             raise TypeError(f"{name}: unknown options {sorted(unknown)}; known are {sorted(self.defaults)}")
@@ -184,7 +184,7 @@ class Optimizer(ABC):
             for param, number in zip(group["params"], saved["params"], strict=True):
                 if number in state_dict["state"]:
                     self.state[param] = {
-                        name: _taken_over(name, value, param)
+                        name: _copy_state_value(name, value, param)
                         for name, value in state_dict["state"][number].items()
                     }
             group.update({name: value for name, value in saved.items() if name not in _NOT_TAKEN})
@@ -233,14 +233,14 @@ _HOOKS = (
 )
 _NOT_TAKEN = {"params", "foreach", "fused", "capturable", "differentiable"}
 """Of the groups of a saved state: numbers of parameters, and how PyTorch computes."""
-_NUMBERS = {"step", "mu_product", "eta", "mu"}
+_SCALAR_STATES = {"step", "mu_product", "eta", "mu"}
 """Parts of a state that are numbers here, and tensors with one element in PyTorch."""
 
 
-def _without_names(
+def _split_names(
     optimizer: str, group: dict[str, Any], params: list[Any]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The group with names of its parameters on their own, and the parameters."""
+    """Return a group with its parameters' names in ``"param_names"``, and the parameters without names."""
     named = [isinstance(each, tuple) for each in params]
     if not any(named):
         return group, params
@@ -249,9 +249,16 @@ def _without_names(
     return {**group, "param_names": [name for name, _ in params]}, [each for _, each in params]
 
 
-def _taken_over(name: str, value: Any, param: Any) -> Any:
-    """Copy of one part of a state, in the type of its parameter."""
-    if name in _NUMBERS:
+def _copy_state_value(name: str, value: Any, param: Any) -> Any:
+    """Return a copy of one value of a state, tensors in the type of their parameter.
+
+    Raises
+    ------
+    ValueError
+        If the shape does not fit the parameter.
+
+    """
+    if name in _SCALAR_STATES:
         number = float(value)
         return int(number) if name == "step" else number
     if not hasattr(value, "shape"):
@@ -267,7 +274,7 @@ def _taken_over(name: str, value: Any, param: Any) -> Any:
 
 
 def as_state(tensor: Any) -> Any:
-    """Count a tensor as a state of an optimizer; the tensor."""
+    """Mark a tensor as optimizer state in `memory_stats`, and return it."""
     native.set_role(tensor, "optimizer")
     return tensor
 

@@ -120,7 +120,7 @@ def load_checkpoint(path: str | os.PathLike[str], **parts: Any) -> dict[str, Any
             f"[load_checkpoint] {path} has no part {', '.join(absent)}; it has {', '.join(saved)}"
         )
     trees = {name: saved[name] for name in parts}
-    faults = [fault for name, part in parts.items() for fault in _faults(name, part, trees[name])]
+    faults = [fault for name, part in parts.items() for fault in _mismatches(name, part, trees[name])]
     if faults:
         raise ValueError(f"[load_checkpoint] {path} is of another training: {'; '.join(faults[:20])}")
     _restore({name: (part, trees[name]) for name, part in parts.items()})
@@ -251,8 +251,8 @@ _KINDS: dict[str, Callable[[Any, TensorFile], Any]] = {
 # --- restoring --------------------------------------------------------------------------------------------
 
 
-def _faults(name: str, part: Any, tree: Any) -> list[str]:
-    """Sentences about what keeps a part from taking a state."""
+def _mismatches(name: str, part: Any, tree: Any) -> list[str]:
+    """Return messages about each reason why a part cannot load a state."""
     state = _state_of(name, part)
     if isinstance(part, Generator):
         sound = isinstance(tree, tuple) and len(tree) == 2
@@ -281,10 +281,10 @@ def _restore(parts: dict[str, tuple[Any, Any]]) -> None:
     try:
         for name, part, tree in sorted(others, key=lambda item: not hasattr(item[1], "param_groups")):
             done.append((part, _state_of(name, part)))
-            _give(part, tree)
+            _load_state(part, tree)
     except BaseException:
         for part, before in reversed(done):
-            _give(part, before)
+            _load_state(part, before)
         raise
     for part, tree in modules:
         state = part.state_dict()
@@ -292,7 +292,7 @@ def _restore(parts: dict[str, tuple[Any, Any]]) -> None:
             fill(state[each], tensor)
 
 
-def _give(part: Any, state: Any) -> None:
+def _load_state(part: Any, state: Any) -> None:
     if isinstance(part, Generator):
         part.state = state
     else:

@@ -164,14 +164,14 @@ def _remove_abandoned(target: Path) -> None:
     for partial in target.parent.glob(f".{_escaped(target.name)}.*-*.partial"):
         writer = partial.name.split(".")[-2].split("-")[0]
         if Path("/proc", writer).exists():
-            continue  # it may not have come to lock its file
+            continue  # its writer lives, though it may not have locked the file yet
         with suppress(OSError), open(partial, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             partial.unlink()
 
 
 def _escaped(name: str) -> str:
-    """Pattern of `glob` that fits this name alone."""
+    """Return the `glob` pattern that matches exactly this name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
@@ -211,9 +211,9 @@ class TensorFile:
             with _opened(self.path) as file:
                 entries = stores.tensor_entries(self.path)
                 self.buffer = mmap.mmap(file.fileno(), 0, access=access)
-                same = _is_at(self.path, file)
+                same = _is_same_file(self.path, file)
         self.entries = dict(sorted(entries.items(), key=lambda item: item[1].offset))
-        """Where each tensor lies, in the order of the file."""
+        """Position, shape and type of each tensor, in the order of the file."""
         self.data_begin = 8 + int.from_bytes(self.buffer[:8], "little")
         """Position of the first byte of the first tensor."""
         found = json.loads(self.buffer[8 : self.data_begin]).get(_METADATA) or {}
@@ -250,7 +250,7 @@ def _opened(path: Path) -> BinaryIO:
         raise StoreError(f"[load_file] {path} cannot be read: {error.strerror}; check the path") from error
 
 
-def _is_at(path: Path, file: BinaryIO) -> bool:
+def _is_same_file(path: Path, file: BinaryIO) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -282,10 +282,10 @@ def load_file(path: str | os.PathLike[str], device: Any = "cpu") -> dict[str, An
     """
     file = TensorFile(path)
     mapped = {name: file.tensor(name) for name in file.entries}
-    return {name: _own(each, device) for name, each in mapped.items()}
+    return {name: _copy_to_device(each, device) for name, each in mapped.items()}
 
 
-def _own(mapped: Any, device: Any) -> Any:
+def _copy_to_device(mapped: Any, device: Any) -> Any:
     moved = placed(mapped, device)
     return native.copy(mapped) if moved is mapped else moved
 

@@ -26,7 +26,7 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def _exported(tensor: Any) -> tuple[Any, int]:
-    """Capsule of DLPack with a tensor's memory, and the address of its description."""
+    """Return a DLPack capsule of a tensor, and the address of its `DLManagedTensorVersioned`."""
     capsule = tensor.detach().__dlpack__(max_version=(1, 0))
     return capsule, int(_pointer_of(capsule, b"dltensor_versioned") or 0)
 
@@ -109,7 +109,7 @@ def fill(target: Any, source: Any) -> None:
 
 
 def _same_memory(a: Any, b: Any) -> bool:
-    """Whether two tensors of the same shape and type are the same elements."""
+    """Return whether two tensors of the same shape and type have the same memory and strides."""
     if not native.shares_memory(a, b) or a.strides != b.strides:
         return False
     if a.device != "cpu":
