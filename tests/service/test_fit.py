@@ -10,7 +10,7 @@ import pytest
 from accelera.plotting import format_size
 from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.schemas import Workload
-from accelera.service.trace_store import HeldTraces
+from accelera.service.trace_store import TraceCache
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Trace, write_trace
 from accelera.views import (
@@ -184,7 +184,7 @@ def test_any_budget_is_answered(client: TestClient) -> None:
 
 
 def test_held_traces_are_bounded() -> None:
-    held = HeldTraces(most=3, most_accesses=100)
+    held = TraceCache(most=3, most_accesses=100)
     traces = {
         key: Trace.from_arrays(range(size), 1)
         for key, size in zip("abcde", (10, 20, 30, 61, 500), strict=True)

@@ -20,7 +20,7 @@ def test_the_machine_is_described_without_paths(monkeypatch: pytest.MonkeyPatch)
         assert reply.status_code == 200
         found = reply.json()
         asked: list[object] = []
-        monkeypatch.setattr(hardware, "_asked", lambda: asked.append(1))
+        monkeypatch.setattr(hardware, "_read_inventory", lambda: asked.append(1))
         assert client.get("/v1/hardware").content == reply.content
         assert not asked, "the answer is kept for a moment"
     told = json.loads(json.dumps(facts()))

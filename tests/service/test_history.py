@@ -160,8 +160,8 @@ def test_old_results_go_and_what_runs_never(database: Database) -> None:
     waiting = queue.submit("a", {})
     assert queue.prune() == 4
     assert {job.id for job in queue.latest(10)} == {running, waiting, *ids[-2:]}
-    assert queue.answered("a", {"number": 5}) == (ids[-1], b"1" * 100)
-    assert queue.answered("a", {"number": 0}) is None
+    assert queue.find_result("a", {"number": 5}) == (ids[-1], b"1" * 100)
+    assert queue.find_result("a", {"number": 0}) is None
     database.limits = ServiceLimits(kept_result_bytes=1)
     small = JobQueue(database, lambda: float(next(now)))
     assert small.prune() == 1

@@ -37,7 +37,7 @@ def state(queue: JobQueue, id: str) -> str:
 def test_jobs_are_done_in_the_order_they_came(database: Database) -> None:
     queue = JobQueue(database, Clock())
     ids = [queue.submit("sweep", {"number": number}) for number in range(5)]
-    assert queue.waiting() == 5
+    assert queue.queued_count() == 5
     claims = [claimed(queue) for _ in ids]
     assert [claim.id for claim in claims] == ids
     assert [claim.request["number"] for claim in claims] == list(range(5))
@@ -54,7 +54,7 @@ def test_progress_is_told_and_every_change_has_a_number(database: Database) -> N
     claim = claimed(queue)
     seen = []
     for progress in (0.25, 0.5, 2.0):
-        queue.tell(claim, "w", progress, f"at {progress}")
+        queue.report_progress(claim, "w", progress, f"at {progress}")
         job = queue.find(id)
         assert job is not None
         seen.append((job.progress, job.doing, job.sequence))
@@ -91,7 +91,7 @@ def test_what_waits_is_cancelled_at_once_and_what_runs_by_its_worker(database: D
     assert queue.cancel(running)
     assert state(queue, running) == "running"
     assert not queue.renew(claim, "w"), "the worker hears of it with its next renewal"
-    assert queue.drop(claim, "w")
+    assert queue.finish_cancelled(claim, "w")
     assert state(queue, running) == "cancelled"
     assert not queue.cancel(running)
 
@@ -162,7 +162,7 @@ def test_what_a_page_waits_for_goes_before_what_came_earlier(database: Database)
 
     def before() -> list[int]:
         found = (queue.find(ids[kind]) for kind in kinds)
-        return [queue.before(job) for job in found if job is not None]
+        return [queue.count_ahead(job) for job in found if job is not None]
 
     assert before() == [2, 0, 3, 1]
     first = queue.claim("w", interactive=True)

@@ -296,7 +296,9 @@ def address() -> Iterator[tuple[str, int]]:
     patience = pytest.MonkeyPatch()
     patience.setattr(connections, "REQUEST_S", 0.5)
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(), http=connections.PatientProtocol, ws="none", log_level="critical")
+    config = uvicorn.Config(
+        create_app(), http=connections.RequestTimeoutProtocol, ws="none", log_level="critical"
+    )
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
     serving = threading.Thread(target=asyncio.run, args=(server.serve([listener]),))

@@ -260,10 +260,10 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     from accelera.service.model_schemas import Estimating
-    from accelera.service.model_work import _followed
+    from accelera.service.model_work import _config_file
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with _followed(Estimating(config=TINY), lambda *_: None), pytest.raises(OfflineModeIsEnabled):
+    with _config_file(Estimating(config=TINY), lambda *_: None), pytest.raises(OfflineModeIsEnabled):
         huggingface_hub.model_info("gpt2")
 
 

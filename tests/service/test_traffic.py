@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.database import Database
 from accelera.service.settings import REMOTE_RATE
-from accelera.service.traffic import caller
+from accelera.service.traffic import caller_key
 from tests.service.asking import TestClient, reply_to
 
 TOKEN = "a-token-of-the-tests"
@@ -94,7 +94,7 @@ def test_only_other_machines_are_limited_by_default() -> None:
     ],
 )
 def test_a_caller_is_an_address(client: Any, expected: str) -> None:
-    assert caller({"client": client}) == expected
+    assert caller_key({"client": client}) == expected
 
 
 def test_so_many_requests_are_worked_at_together() -> None:

@@ -184,7 +184,7 @@ def test_a_parser_that_dies_slowly_costs_no_upload(
     parser: UploadParser = client.app.state.parser
     parser.start()
     held, process = parser.pid, parser._process
-    begun, asked = threading.Event(), parser._asked
+    begun, asked = threading.Event(), parser._send_request
 
     def noted(*arguments: Any) -> Any:
         begun.set()
@@ -198,7 +198,7 @@ def test_a_parser_that_dies_slowly_costs_no_upload(
             raise subprocess.TimeoutExpired("the parser", timeout)
         return real(timeout)
 
-    monkeypatch.setattr(parser, "_asked", noted)
+    monkeypatch.setattr(parser, "_send_request", noted)
     monkeypatch.setattr(process, "wait", wait)
     os.kill(held, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as caller:

@@ -17,34 +17,42 @@ from accelera.service.problems import Problem, documented
 from accelera.service.replies import json_bytes
 from accelera.service.schemas import AdviceRequest, BoundsRequest, SweepRequest
 from accelera.service.settings import ENDED
-from accelera.service.submission import STATUSES, Fresh, Wait, described, shown, shown_now, submitted
+from accelera.service.submission import (
+    STATUSES,
+    Fresh,
+    Wait,
+    job_record,
+    job_with_position,
+    job_with_request,
+    submit_job,
+)
 
 router = APIRouter(tags=["jobs"], responses=documented(401, 422, 500))
 
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _STATUSES = {**STATUSES, **documented(404)}
 
 
 @router.post("/sweeps", summary="Replay a trace under many policies at many capacities", responses=_STATUSES)
-async def sweep(request: Request, asked: SweepRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
+async def sweep(request: Request, body: SweepRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
     """Return what every policy moves at every capacity, or the job that will."""
-    await require_source(request, asked.source)
-    return await submitted(request, "sweep", asked, wait, fresh)
+    await require_source(request, body.source)
+    return await submit_job(request, "sweep", body, wait, fresh)
 
 
 @router.post("/bounds", summary="Find the least bytes that any schedule moves", responses=_STATUSES)
-async def bounds(request: Request, asked: BoundsRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
+async def bounds(request: Request, body: BoundsRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
     """Return the lower bound at each capacity, or the job that will."""
-    await require_source(request, asked.source)
-    return await submitted(request, "bounds", asked, wait, fresh)
+    await require_source(request, body.source)
+    return await submit_job(request, "bounds", body, wait, fresh)
 
 
 @router.post("/advise", summary="Say what to do in less memory than a trace needs", responses=_STATUSES)
-async def advise(request: Request, asked: AdviceRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
+async def advise(request: Request, body: AdviceRequest, wait: Wait = 0, fresh: Fresh = False) -> Response:
     """Return which policy to use, how far ahead to load and what to keep, or the job that will."""
-    await require_source(request, asked.source)
-    return await submitted(request, "advise", asked, wait, fresh)
+    await require_source(request, body.source)
+    return await submit_job(request, "advise", body, wait, fresh)
 
 
 @router.get("/jobs", summary="List jobs, newest first")
@@ -55,14 +63,14 @@ async def list_jobs(
 ) -> Response:
     """Return the jobs of all replicas, without results."""
     found = await asyncio.to_thread(_queue(request).latest, limit, offset)
-    return _json({"jobs": [described(job) for job in found]})
+    return _json({"jobs": [job_with_request(job) for job in found]})
 
 
 @router.get("/jobs/{id}", summary="Say how far a job is", responses=documented(404))
 async def describe_job(request: Request, id: JobId) -> Response:
     """Return a job's state, progress and error."""
     job = await _job(request, id)
-    return _json({**described(job), **await shown_now(_queue(request), job)})
+    return _json({**job_with_request(job), **await job_with_position(_queue(request), job)})
 
 
 @router.get("/jobs/{id}/result", summary="Return a job's result", responses=documented(404, 409))
@@ -130,11 +138,11 @@ async def _events(
         if job.sequence > seen:
             seen = job.sequence
             yield ServerSentEvent(
-                json_bytes(await shown_now(queue, job)).decode(), event=job.state, id=str(seen)
+                json_bytes(await job_with_position(queue, job)).decode(), event=job.state, id=str(seen)
             )
         if job.state in ENDED:
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 async def _changed(request: Request, id: str, change: Any, refused: str) -> Response:
@@ -142,7 +150,7 @@ async def _changed(request: Request, id: str, change: Any, refused: str) -> Resp
         job = await _job(request, id)
         raise Problem(HTTPStatus.CONFLICT, f"the job is {job.state}, and {refused}", state=job.state)
     found: StoredJob | None = await asyncio.to_thread(_queue(request).find, id)
-    return _json({} if found is None else shown(found), HTTPStatus.ACCEPTED)
+    return _json({} if found is None else job_record(found), HTTPStatus.ACCEPTED)
 
 
 async def _job(request: Request, id: str) -> StoredJob:

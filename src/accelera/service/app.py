@@ -29,45 +29,45 @@ from accelera.service.replies import ReplyCache, json_bytes
 from accelera.service.runs import router as runs
 from accelera.service.settings import ServiceSettings
 from accelera.service.simulation import router as simulation
-from accelera.service.trace_store import HeldTraces
+from accelera.service.trace_store import TraceCache
 from accelera.service.traces import router as traces
-from accelera.service.traffic import Traffic
+from accelera.service.traffic import TrafficLimiter
 from accelera.service.upload_parser import UploadParser
 from accelera.service.workers import Workers
 from accelera.simulator import generate_synthetic_trace, score, simulate, validate_trace
 
 
-class _Next(NamedTuple):
-    """An operation that takes what a reply names."""
+class _LinkedOperation(NamedTuple):
+    """Target of an OpenAPI link: an operation that takes the id or digest that a reply contains."""
 
     method: str
     path: str
     parameter: str | None
-    """Of its path; None where the digest goes into its body as ``source``."""
+    """Name of its path parameter; None where the digest goes into its body as ``source``."""
 
 
-_OF_TRACES = {
-    "describe": _Next("get", "/v1/traces/{digest}", "digest"),
-    "download": _Next("get", "/v1/traces/{digest}/content", "digest"),
-    "delete": _Next("delete", "/v1/traces/{digest}", "digest"),
-    "sweep": _Next("post", "/v1/sweeps", None),
-    "advise": _Next("post", "/v1/advise", None),
-    "bound": _Next("post", "/v1/bounds", None),
-    "fit": _Next("post", "/v1/fit", None),
-    "curves": _Next("post", "/v1/curves", None),
-    "timeline": _Next("post", "/v1/timeline", None),
+_TRACE_LINKS = {
+    "describe": _LinkedOperation("get", "/v1/traces/{digest}", "digest"),
+    "download": _LinkedOperation("get", "/v1/traces/{digest}/content", "digest"),
+    "delete": _LinkedOperation("delete", "/v1/traces/{digest}", "digest"),
+    "sweep": _LinkedOperation("post", "/v1/sweeps", None),
+    "advise": _LinkedOperation("post", "/v1/advise", None),
+    "bound": _LinkedOperation("post", "/v1/bounds", None),
+    "fit": _LinkedOperation("post", "/v1/fit", None),
+    "curves": _LinkedOperation("post", "/v1/curves", None),
+    "timeline": _LinkedOperation("post", "/v1/timeline", None),
 }
-_OF_JOBS = {
-    "describe": _Next("get", "/v1/jobs/{id}", "id"),
-    "result": _Next("get", "/v1/jobs/{id}/result", "id"),
-    "watch": _Next("get", "/v1/jobs/{id}/events", "id"),
-    "cancel": _Next("post", "/v1/jobs/{id}/cancel", "id"),
-    "rerun": _Next("post", "/v1/jobs/{id}/rerun", "id"),
-    "delete": _Next("delete", "/v1/jobs/{id}", "id"),
+_JOB_LINKS = {
+    "describe": _LinkedOperation("get", "/v1/jobs/{id}", "id"),
+    "result": _LinkedOperation("get", "/v1/jobs/{id}/result", "id"),
+    "watch": _LinkedOperation("get", "/v1/jobs/{id}/events", "id"),
+    "cancel": _LinkedOperation("post", "/v1/jobs/{id}/cancel", "id"),
+    "rerun": _LinkedOperation("post", "/v1/jobs/{id}/rerun", "id"),
+    "delete": _LinkedOperation("delete", "/v1/jobs/{id}", "id"),
 }
-_OF_RUNS = {
-    "describe": _Next("get", "/v1/runs/{id}", "id"),
-    "delete": _Next("delete", "/v1/runs/{id}", "id"),
+_RUN_LINKS = {
+    "describe": _LinkedOperation("get", "/v1/runs/{id}", "id"),
+    "delete": _LinkedOperation("delete", "/v1/runs/{id}", "id"),
 }
 
 
@@ -76,30 +76,30 @@ def add_links(schema: dict[str, Any]) -> None:
     for path, operations in schema["paths"].items():
         for status, reply in operations.get("post", {}).get("responses", {}).items():
             if path == "/v1/traces" and status in ("200", "201"):
-                _link(schema, reply, _OF_TRACES)
+                _link(schema, reply, _TRACE_LINKS)
             elif path == "/v1/runs" and status == "201":
-                _link(schema, reply, _OF_RUNS)
+                _link(schema, reply, _RUN_LINKS)
             elif status == "202":
-                _link(schema, reply, _OF_JOBS)
+                _link(schema, reply, _JOB_LINKS)
 
 
-def _link(schema: dict[str, Any], reply: dict[str, Any], following: dict[str, _Next]) -> None:
+def _link(schema: dict[str, Any], reply: dict[str, Any], operations: dict[str, _LinkedOperation]) -> None:
     links = reply.setdefault("links", {})
-    for name, each in following.items():
+    for name, each in operations.items():
         operation = schema["paths"].get(each.path, {}).get(each.method)
         if operation is None:
             continue
-        taken: dict[str, Any] = {"requestBody": {"source": "$response.body#/digest"}}
+        link: dict[str, Any] = {"requestBody": {"source": "$response.body#/digest"}}
         if each.parameter is not None:
-            taken = {"parameters": {each.parameter: f"$response.body#/{each.parameter}"}}
-        links[name] = {"operationId": operation["operationId"], **taken}
+            link = {"parameters": {each.parameter: f"$response.body#/{each.parameter}"}}
+        links[name] = {"operationId": operation["operationId"], **link}
 
 
 PREFIX = "/v1"
 PARSERS = 2
-"""Uploads that are read at once."""
+"""Uploads that are parsed at once."""
 SLOW = 2
-"""Requests at once whose answers take a thread of their own."""
+"""Requests whose replies are computed in threads at once."""
 DESCRIPTION = "Simulates tensor accesses in memory hierarchies, and tells what less memory would cost."
 
 
@@ -117,11 +117,11 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     app.state.settings = chosen
     app.state.replies = ReplyCache(chosen.limits.cached_replies, chosen.limits.cached_bytes)
     app.state.slow = asyncio.Semaphore(SLOW)
-    app.state.held = HeldTraces()
+    app.state.trace_cache = TraceCache()
     app.state.reused = 0
     app.state.inventory = Inventory()
     app.state.ready = False
-    app.state.stopping = asyncio.Event()  # here: a signal may come before anything has been opened
+    app.state.stopping = asyncio.Event()  # set here: a signal may arrive before the lifespan begins
     app.state.on_ready = lambda: None
     problems.add_handlers(app)
     app.state.parsers = asyncio.Semaphore(PARSERS)
@@ -133,7 +133,7 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     for path in (f"{PREFIX}/health", "/health"):
         app.add_api_route(path, _health(app), include_in_schema=path.startswith(PREFIX), tags=["service"])
     app.add_middleware(RequestGate, settings=chosen)
-    app.add_middleware(Traffic, settings=chosen)
+    app.add_middleware(TrafficLimiter, settings=chosen)
     add_metrics(app)  # outermost, so that refusals count
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -141,10 +141,10 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the database, load what a first request would wait for, and do jobs until the service ends."""
+    """Open the database, warm up what a first request needs, and run workers until the service ends."""
     settings: ServiceSettings = app.state.settings
     app.state.stopping.clear()
-    AppStatus.should_exit = False  # set for good by a service of this process that a signal has ended
+    AppStatus.should_exit = False  # stays set after a signal has ended an earlier service of this process
     with tempfile.TemporaryDirectory(prefix="accelera-service-") as folder:
         url = settings.database_url or sqlite_url(Path(folder) / "copilot.db")
         app.state.database = database = Database(url, limits=settings.limits)

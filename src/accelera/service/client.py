@@ -36,15 +36,15 @@ Record = TypeVar("Record", bound="_ReplyRecord")
 @dataclass(frozen=True)
 class _ReplyRecord:
     @classmethod
-    def of(cls: type[Record], found: Mapping[str, Any]) -> Record:
+    def of(cls: type[Record], record: Mapping[str, Any]) -> Record:
         """Return the record; members that this version does not know are left out."""
         known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in known})
+        return cls(**{name: value for name, value in record.items() if name in known})
 
 
 @dataclass(frozen=True)
 class JobStatus(_ReplyRecord):
-    """How far a job of the service is."""
+    """State and progress of a job of the service."""
 
     id: str
     kind: str
@@ -52,7 +52,7 @@ class JobStatus(_ReplyRecord):
     state: str
     """``"queued"``, ``"running"``, or one of ``ENDED``."""
     created_s: float = 0.0
-    """When it was submitted, in seconds since 1970."""
+    """Time of submission, in seconds since 1970."""
     finished_s: float | None = None
     attempt: int = 0
     progress: float = 0.0
@@ -62,11 +62,11 @@ class JobStatus(_ReplyRecord):
     """Rises with every change."""
     error: str | None = None
     request: Json | None = None
-    """What was asked, in lists and descriptions; None of one that is over 16,384 bytes as JSON."""
+    """Body of the request; None where it is over 16,384 bytes as JSON, or left out."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it stays as it is until it is run again."""
+        """Whether the job has ended; it then stays unchanged until it is run again."""
         return self.state in ENDED
 
 
@@ -87,7 +87,7 @@ class TraceRecord(_ReplyRecord):
 
 @dataclass(frozen=True)
 class PastRun(_ReplyRecord):
-    """A run in the history: what was asked, and what was found in a few figures."""
+    """A run in the history: its request, and a few figures of its result."""
 
     id: str
     kind: str
@@ -146,12 +146,12 @@ class CopilotClient:
                 "`accelera serve` starts a service and prints its address"
             )
         secret = current_value("copilot_token") if token is None else token
-        self._at = Transport(address, secret or "", timeout_s, transport)
+        self._transport = Transport(address, secret or "", timeout_s, transport)
 
     @property
     def url(self) -> str:
         """Address of the service."""
-        return self._at.url
+        return self._transport.url
 
     def __enter__(self) -> CopilotClient:
         return self
@@ -161,7 +161,7 @@ class CopilotClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._at.close()
+        self._transport.close()
 
     # The service itself
 
@@ -175,7 +175,7 @@ class CopilotClient:
 
     def metrics(self) -> str:
         """Return the counters of the service as Prometheus reads them."""
-        return self._at.send("GET", "/v1/metrics").text
+        return self._transport.send("GET", "/v1/metrics").text
 
     def models(self) -> Json:
         """Return ``models`` and ``cards`` that a first look can start from."""
@@ -188,23 +188,23 @@ class CopilotClient:
 
         ``trace`` is ``"rows"``, ``"columns"`` or ``"none"``.
         """
-        return self._ask("/v1/simulate", workload, {"policy": policy, "trace": trace})
+        return self._post("/v1/simulate", workload, {"policy": policy, "trace": trace})
 
     def predict_schedule(self, workload: Mapping[str, Any], trace: str = "rows") -> Json:
         """Return the trace with eviction scores from 0 (keep) to 1 (evict first)."""
-        return self._ask("/v1/predict-schedule", workload, {"trace": trace})
+        return self._post("/v1/predict-schedule", workload, {"trace": trace})
 
     def validate_trace(self, workload: Mapping[str, Any]) -> Json:
         """Return reuse entropy, locality and the fit of sizes, and what they mean."""
-        return self._ask("/v1/validate-trace", workload)
+        return self._post("/v1/validate-trace", workload)
 
     def generate_trace(self, workload: Mapping[str, Any], trace: str = "rows") -> Json:
         """Return the accesses in order, and what the trace holds."""
-        return self._ask("/v1/generate-trace", workload, {"trace": trace})
+        return self._post("/v1/generate-trace", workload, {"trace": trace})
 
     def predict_compile(self, workload: Mapping[str, Any]) -> Json:
         """Return what compiling a model, or the text in ``source``, would bring."""
-        return self._ask("/v1/predict-compile", workload)
+        return self._post("/v1/predict-compile", workload)
 
     # Will it fit, and what does it cost if it does not
 
@@ -213,18 +213,18 @@ class CopilotClient:
 
         Options: ``hierarchy``, ``link_bytes_per_s``, ``policies``, and ``on_progress`` for long traces.
         """
-        return self._ask("/v1/fit", _question(source, budget=budget), **options)
+        return self._post("/v1/fit", _source_body(source, budget=budget), **options)
 
     def ways_to_fit(self, source: Source, budget: str | int, **options: Any) -> Json:
         """Return ``ways`` that make it fit, and ``room`` for more when it does; options as of ``fit``."""
-        return self._ask("/v1/fit/ways", _question(source, budget=budget), **options)
+        return self._post("/v1/fit/ways", _source_body(source, budget=budget), **options)
 
     def least_bytes(self, source: Source, budget: str | int, **options: Any) -> int | None:
         """Return the least bytes that any schedule moves per step, token or pass; options as of ``fit``.
 
         None where no schedule runs in the budget.
         """
-        found = self._ask("/v1/fit/least", _question(source, budget=budget), {"wait": 10}, **options)
+        found = self._post("/v1/fit/least", _source_body(source, budget=budget), {"wait": 10}, **options)
         return None if found["least_bytes"] is None else int(found["least_bytes"])
 
     def curves(self, source: Source, **options: Any) -> Json:
@@ -232,31 +232,33 @@ class CopilotClient:
 
         Options: ``policies``, ``points``, ``hierarchy``, ``link_bytes_per_s``, ``bound``, ``on_progress``.
         """
-        return self._ask("/v1/curves", _question(source), **options)
+        return self._post("/v1/curves", _source_body(source), **options)
 
     def timeline(self, source: Source, budget: str | int, **options: Any) -> Json:
         """Return transfers against compute, and the occupancy under the budget.
 
         Options: ``hierarchy``, ``link_bytes_per_s``, ``policy``, ``lookahead``, ``on_progress``.
         """
-        return self._ask("/v1/timeline", _question(source, budget=budget), **options)
+        return self._post("/v1/timeline", _source_body(source, budget=budget), **options)
 
     # Analyses that are jobs: without `wait` for their results, see `submit`
 
     def sweep(self, source: Source, *, on_progress: OnProgress | None = None, **options: Any) -> Json:
         """Return what policies move at capacities; options ``policies``, ``capacities``, ``seed``."""
-        return self._ask("/v1/sweeps", _question(source), on_progress=on_progress, **options)
+        return self._post("/v1/sweeps", _source_body(source), on_progress=on_progress, **options)
 
     def advise(self, source: Source, capacity: str | int, **options: Any) -> Json:
         """Return the policy, lookahead and tensors to keep.
 
         Options: ``hierarchy``, ``bound``, ``on_progress``.
         """
-        return self._ask("/v1/advise", _question(source, capacity=capacity), **options)
+        return self._post("/v1/advise", _source_body(source, capacity=capacity), **options)
 
     def bounds(self, source: Source, capacities: Sequence[str | int], **options: Any) -> Json:
         """Return the least bytes that any schedule moves in all, at each capacity."""
-        return self._ask("/v1/bounds", _question(source, capacities=list(map(str, capacities))), **options)
+        return self._post(
+            "/v1/bounds", _source_body(source, capacities=list(map(str, capacities))), **options
+        )
 
     def capture(
         self, config: Mapping[str, Any], *, on_progress: OnProgress | None = None, **options: Any
@@ -265,15 +267,15 @@ class CopilotClient:
 
         Options: ``batch``, ``context``, ``training``, ``dtype``.
         """
-        found = self._ask("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
+        found = self._post("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
         return self.trace(found["digest"])
 
     def submit(self, kind: str, body: Mapping[str, Any]) -> JobStatus:
         """Queue ``"sweeps"``, ``"advise"``, ``"bounds"`` or ``"captures"`` and return at once.
 
-        What was asked before is the job that answered it.
+        For a request that has a stored result this is the job that found it.
         """
-        reply = self._at.post(f"/v1/{kind}", body)
+        reply = self._transport.post(f"/v1/{kind}", body)
         if reply.status_code == httpx.codes.ACCEPTED:
             return JobStatus.of(reply.json())
         return self.job(reply.headers["location"].rpartition("/")[2])
@@ -282,19 +284,21 @@ class CopilotClient:
 
     def jobs(self, limit: int = 50, offset: int = 0) -> list[JobStatus]:
         """Return jobs, newest first."""
-        return [JobStatus.of(each) for each in self._at.get("/v1/jobs", limit=limit, offset=offset)["jobs"]]
+        return [
+            JobStatus.of(each) for each in self._transport.get("/v1/jobs", limit=limit, offset=offset)["jobs"]
+        ]
 
     def job(self, id: str) -> JobStatus:
-        """Return how far a job is."""
-        return JobStatus.of(self._at.get(f"/v1/jobs/{id}"))
+        """Return a job's state and progress."""
+        return JobStatus.of(self._transport.get(f"/v1/jobs/{id}"))
 
     def watch(self, id: str) -> Iterator[JobStatus]:
-        """Yield a job after each change until it has ended; a lost connection is taken up again."""
+        """Yield a job after each change until it has ended; a lost connection is opened again."""
         seen: int | None = None
         lost = 0
         while True:
             try:
-                for event in self._at.events(f"/v1/jobs/{id}/events", seen):
+                for event in self._transport.events(f"/v1/jobs/{id}/events", seen):
                     status, lost = JobStatus.of(event), 0
                     seen = status.sequence
                     yield status
@@ -307,11 +311,11 @@ class CopilotClient:
             time.sleep(_RECONNECT_S)
 
     def result(self, id: str) -> Json:
-        """Return what a job found; raises ServiceError (409) while there is nothing."""
+        """Return a job's result; raises ServiceError (409) while the job is not done."""
         return self._json("GET", f"/v1/jobs/{id}/result")
 
     def wait(self, id: str, on_progress: OnProgress | None = None) -> Json:
-        """Wait for a job and return its result; ``on_progress`` hears each change."""
+        """Wait for a job and return its result; ``on_progress`` is called after each change."""
         for status in self.watch(id):
             if on_progress is not None:
                 on_progress(status)
@@ -326,15 +330,15 @@ class CopilotClient:
 
     def cancel(self, id: str) -> JobStatus:
         """Cancel a job that waits or runs."""
-        return JobStatus.of(self._at.post(f"/v1/jobs/{id}/cancel").json())
+        return JobStatus.of(self._transport.post(f"/v1/jobs/{id}/cancel").json())
 
     def rerun(self, id: str) -> JobStatus:
         """Queue a job again that failed, was cancelled or interrupted."""
-        return JobStatus.of(self._at.post(f"/v1/jobs/{id}/rerun").json())
+        return JobStatus.of(self._transport.post(f"/v1/jobs/{id}/rerun").json())
 
     def delete_job(self, id: str) -> None:
         """Forget a job that has ended, and its result."""
-        self._at.send("DELETE", f"/v1/jobs/{id}")
+        self._transport.send("DELETE", f"/v1/jobs/{id}")
 
     # Stored traces
 
@@ -346,55 +350,57 @@ class CopilotClient:
         ``format`` is ``"parquet"``, ``"csv"`` …, by the end of ``name`` when absent; bytes need a name.
         """
         body = content if isinstance(content, bytes) else Path(content).read_bytes()
-        called = name or (None if isinstance(content, bytes) else Path(content).name)
-        if not called:
+        file_name = name or (None if isinstance(content, bytes) else Path(content).name)
+        if not file_name:
             raise ArgumentError(
                 "[client] bytes have no name: give name='trace.parquet', by whose end they are read"
             )
-        parameters = {"name": called} | ({} if format is None else {"format": format})
+        parameters = {"name": file_name} | ({} if format is None else {"format": format})
         headers = {"Content-Type": "application/octet-stream"}
-        reply = self._at.send("POST", "/v1/traces", params=parameters, content=body, headers=headers)
+        reply = self._transport.send("POST", "/v1/traces", params=parameters, content=body, headers=headers)
         return TraceRecord.of(reply.json())
 
     def traces(self, limit: int = 50, offset: int = 0) -> list[TraceRecord]:
         """Return stored traces, newest first."""
-        found = self._at.get("/v1/traces", limit=limit, offset=offset)
+        found = self._transport.get("/v1/traces", limit=limit, offset=offset)
         return [TraceRecord.of(each) for each in found["traces"]]
 
     def trace(self, digest: str) -> TraceRecord:
         """Return what a stored trace holds."""
-        return TraceRecord.of(self._at.get(f"/v1/traces/{digest}"))
+        return TraceRecord.of(self._transport.get(f"/v1/traces/{digest}"))
 
     def download_trace(self, digest: str) -> bytes:
         """Return a stored trace as Parquet."""
-        return self._at.send("GET", f"/v1/traces/{digest}/content").content
+        return self._transport.send("GET", f"/v1/traces/{digest}/content").content
 
     def delete_trace(self, digest: str) -> None:
-        """Delete a stored trace; what was found out about it stays."""
-        self._at.send("DELETE", f"/v1/traces/{digest}")
+        """Delete a stored trace; results about it stay."""
+        self._transport.send("DELETE", f"/v1/traces/{digest}")
 
     # Plans
 
     def plan(self, kind: str, *, on_progress: OnProgress | None = None, **request: Any) -> Json:
         """Return a plan from shapes: of a product (``"matmul"``), or of a model (``"offload"``)."""
-        return self._ask("/v1/plan", {"kind": kind}, on_progress=on_progress, **request)
+        return self._post("/v1/plan", {"kind": kind}, on_progress=on_progress, **request)
 
     def estimate(self, config: Mapping[str, Any], **options: Any) -> Json:
         """Return the memory that a Hugging Face configuration needs.
 
         Options: ``batch``, ``context``, ``dtypes``, ``mode``, ``optimizer``, ``budget``.
         """
-        return self._ask("/v1/estimate", {"config": dict(config)}, **options)
+        return self._post("/v1/estimate", {"config": dict(config)}, **options)
 
     # History
 
     def runs(self, limit: int = 50, offset: int = 0) -> list[PastRun]:
         """Return past runs, newest first."""
-        return [PastRun.of(each) for each in self._at.get("/v1/runs", limit=limit, offset=offset)["runs"]]
+        return [
+            PastRun.of(each) for each in self._transport.get("/v1/runs", limit=limit, offset=offset)["runs"]
+        ]
 
     def run(self, id: str) -> PastRun:
         """Return a past run."""
-        return PastRun.of(self._at.get(f"/v1/runs/{id}"))
+        return PastRun.of(self._transport.get(f"/v1/runs/{id}"))
 
     def save_run(
         self,
@@ -407,19 +413,21 @@ class CopilotClient:
     ) -> PastRun:
         """Keep what was asked, such as ``"fit"``, and the answer's sentence and figures."""
         body: Json = {"kind": kind, "request": dict(request), "headline": headline}
-        named = {"title": title, "figures": None if figures is None else dict(figures)}
-        found = self._at.post("/v1/runs", body | {name: value for name, value in named.items() if value})
+        optional = {"title": title, "figures": None if figures is None else dict(figures)}
+        found = self._transport.post(
+            "/v1/runs", body | {name: value for name, value in optional.items() if value}
+        )
         return PastRun.of(found.json())
 
     def delete_run(self, id: str) -> None:
         """Delete a past run."""
-        self._at.send("DELETE", f"/v1/runs/{id}")
+        self._transport.send("DELETE", f"/v1/runs/{id}")
 
     def _json(self, method: str, path: str) -> Json:
-        found: Json = self._at.send(method, path).json()
-        return found
+        reply_json: Json = self._transport.send(method, path).json()
+        return reply_json
 
-    def _ask(
+    def _post(
         self,
         path: str,
         body: Mapping[str, Any],
@@ -427,19 +435,19 @@ class CopilotClient:
         on_progress: OnProgress | None = None,
         **options: Any,
     ) -> Json:
-        """Ask, and wait for the job where the answer is one; options that are None are not sent."""
-        given = {name: value for name, value in options.items() if value is not None}
-        reply = self._at.post(path, {**body, **given}, **(query or {}))
-        found: Json = reply.json()
+        """Send a request and wait for its job if it becomes one; options that are None are not sent."""
+        present = {name: value for name, value in options.items() if value is not None}
+        reply = self._transport.post(path, {**body, **present}, **(query or {}))
+        reply_json: Json = reply.json()
         if reply.status_code != httpx.codes.ACCEPTED:
-            return found
-        return self.wait(found["id"], on_progress)
+            return reply_json
+        return self.wait(reply_json["id"], on_progress)
 
 
-def _question(source: Source, **more: Any) -> Json:
-    asked = source if isinstance(source, str) else dict(source)
-    sizes = {name: str(value) if isinstance(value, int) else value for name, value in more.items()}
-    return {"source": asked, **sizes}
+def _source_body(source: Source, **more: Any) -> Json:
+    source_json = source if isinstance(source, str) else dict(source)
+    fields = {name: str(value) if isinstance(value, int) else value for name, value in more.items()}
+    return {"source": source_json, **fields}
 
 
 __all__ = [

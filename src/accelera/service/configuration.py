@@ -58,9 +58,9 @@ def checked_config(config: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep") from error
     if size > CONFIG_BYTES:
         raise ValueError(f"it has {size:,} bytes of at most {CONFIG_BYTES:,}; leave out the names of labels")
-    kept: dict[str, Any] = _without(config, MOST_DEPTH)
-    _check_numbers(kept)
-    return kept
+    cleaned: dict[str, Any] = _without_code_fields(config, MOST_DEPTH)
+    _check_numbers(cleaned)
+    return cleaned
 
 
 ModelConfig = Annotated[
@@ -74,18 +74,20 @@ ModelConfig = Annotated[
 ]
 
 
-def _without(value: Any, depth: int) -> Any:
-    """Return a value without the fields that are left out."""
+def _without_code_fields(value: Any, depth: int) -> Any:
+    """Return a JSON value without the fields of ``_LEFT_OUT``; raises ValueError for any of ``_REFUSED``."""
     if depth < 0:
         raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
     if isinstance(value, list):
-        return [_without(each, depth - 1) for each in value]
+        return [_without_code_fields(each, depth - 1) for each in value]
     if not isinstance(value, dict):
         return value
     for name in _REFUSED & value.keys():
         if value[name]:
             raise ValueError(f"{name} names another model, and none is fetched; give the whole configuration")
-    return {name: _without(each, depth - 1) for name, each in value.items() if name not in _LEFT_OUT}
+    return {
+        name: _without_code_fields(each, depth - 1) for name, each in value.items() if name not in _LEFT_OUT
+    }
 
 
 def _check_numbers(config: dict[str, Any]) -> None:

@@ -18,89 +18,89 @@ else:
         from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
 
 HEAD_BYTES = 32 << 10
-"""Of a request's line and headers."""
+"""Most bytes of a request's line and headers."""
 REQUEST_S = 30.0
-"""In which a request has to be there, beyond what its bytes take at the least rate."""
+"""Seconds in which a request must arrive, beyond the time that its bytes take at ``LEAST_RATE``."""
 LEAST_RATE = 64 << 10
-"""Bytes a second of a body that takes longer."""
+"""Bytes per second at which a body that takes longer than ``REQUEST_S`` must arrive."""
 MOST_CONNECTIONS = 4096
 _SPARE_FILES = 256
 
 
-class PatientProtocol(_Protocol):
-    """HTTP connection that is closed when its request does not come.
+class RequestTimeoutProtocol(_Protocol):
+    """HTTP connection that is closed when a request does not arrive in time.
 
-    A request whose bytes come slower than ``LEAST_RATE`` for longer than ``REQUEST_S`` ends its connection,
-    and so does one whose head is longer than ``HEAD_BYTES`` (431). What is no HTTP is answered with a problem
-    (400), and connections beyond the most (503).
+    A request whose bytes arrive slower than ``LEAST_RATE`` for longer than ``REQUEST_S`` ends its connection,
+    and so does one whose head is longer than ``HEAD_BYTES`` (431). Data that is no HTTP gets a problem (400)
+    as the reply, and so does a connection beyond the most at once (503).
     """
 
     _deadline: asyncio.TimerHandle | None = None
-    _head = 0
-    _received = 0
+    _head_bytes = 0
+    _received_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for a first request, unless there are too many who do."""
+        """Start the timeout of the first request; refuse the connection when there are too many."""
         super().connection_made(transport)
         most = _most_connections()
         if len(self.connections) > most:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"{most:,} connections, the most at once", most)
             return
-        self._expect()
+        self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes; stop waiting when a request is there in full."""
+        """Process received bytes; stop the timeout when a request has arrived in full."""
         if self.transport.is_closing():
             return
-        before, had_head = self._request(), self._has_head()
-        if not had_head:
+        request_before, was_receiving = self._latest_request(), self._is_receiving_body()
+        if not was_receiving:
             end = data.find(b"\r\n\r\n")
-            self._head += len(data) if end < 0 else end
-            if self._head > HEAD_BYTES:
+            self._head_bytes += len(data) if end < 0 else end
+            if self._head_bytes > HEAD_BYTES:
                 detail = f"bytes of the head: more than {HEAD_BYTES:,}; send shorter headers"
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail, HEAD_BYTES)
                 return
         super().data_received(data)
-        self._received += len(data)
-        if not self._has_head() and (had_head or self._request() is not before):
-            self._stop_expecting()
+        self._received_bytes += len(data)
+        if not self._is_receiving_body() and (was_receiving or self._latest_request() is not request_before):
+            self._stop_timeout()
         else:
-            self._expect()
+            self._start_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        self._stop_expecting()
+        """Stop the timeout."""
+        self._stop_timeout()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Reply with a problem (400) to data that is no HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
-    def _request(self) -> Any:
-        """Return the latest request whose head has come; None before the first."""
+    def _latest_request(self) -> Any:
+        """Return the latest request whose head has arrived; None before the first."""
         return self.cycle
 
-    def _has_head(self) -> bool:
-        """Return whether the latest request's body is not there in full."""
-        request = self._request()
+    def _is_receiving_body(self) -> bool:
+        """Return whether the latest request's head has arrived, and its body not yet in full."""
+        request = self._latest_request()
         return request is not None and bool(request.more_body)
 
-    def _expect(self) -> None:
+    def _start_timeout(self) -> None:
         if self._deadline is None:
-            self._received = 0
-            self._deadline = self.loop.call_later(REQUEST_S, self._look, self.loop.time())
+            self._received_bytes = 0
+            self._deadline = self.loop.call_later(REQUEST_S, self._check_rate, self.loop.time())
 
-    def _look(self, began: float) -> None:
-        """Close the connection, unless enough has come to wait on."""
+    def _check_rate(self, began: float) -> None:
+        """Close the connection, unless a body is arriving at ``LEAST_RATE`` or faster."""
         self._deadline = None
         seconds = self.loop.time() - began
-        if self._has_head() and self._received >= (seconds - REQUEST_S / 2) * LEAST_RATE:
-            self._deadline = self.loop.call_later(REQUEST_S, self._look, began)
+        if self._is_receiving_body() and self._received_bytes >= (seconds - REQUEST_S / 2) * LEAST_RATE:
+            self._deadline = self.loop.call_later(REQUEST_S, self._check_rate, began)
         elif not self.transport.is_closing():
             self.transport.abort()
 
-    def _stop_expecting(self) -> None:
-        self._head = 0
+    def _stop_timeout(self) -> None:
+        self._head_bytes = 0
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -31,7 +31,7 @@ from accelera.errors import ArgumentError
 from accelera.service.settings import USUAL, ServiceLimits
 
 BUSY_S = 30
-"""How long a writer waits for another one in SQLite."""
+"""Seconds that a writer waits for another writer in SQLite."""
 
 
 class Base(DeclarativeBase):
@@ -68,14 +68,14 @@ class StoredJob(Base):
     kind: Mapped[str] = mapped_column(String(40))
     request: Mapped[dict[str, Any]] = mapped_column(JSON)
     digest: Mapped[str | None] = mapped_column(String(64))
-    """SHA-256 of the question, see ``digest_of``; none for jobs of before there were digests."""
+    """SHA-256 of kind and request, see ``digest_of``; None for jobs from before this column existed."""
     state: Mapped[str] = mapped_column(String(12))
     """``queued``, ``running``, ``done``, ``failed``, ``cancelled`` or ``interrupted``."""
     created_s: Mapped[float] = mapped_column(Float)
     finished_s: Mapped[float | None] = mapped_column(Float)
     worker: Mapped[str | None] = mapped_column(String(64))
     lease_until_s: Mapped[float | None] = mapped_column(Float)
-    """When its worker is taken to be gone."""
+    """Time at which the lease lapses: its worker is then taken to be dead."""
     attempt: Mapped[int] = mapped_column(default=0)
     cancelling: Mapped[bool] = mapped_column(default=False)
     progress: Mapped[float] = mapped_column(Float, default=0.0)
@@ -89,7 +89,7 @@ class StoredJob(Base):
 
 
 class StoredRun(Base):
-    """A simulation or an analysis that was kept, with what reopens it."""
+    """A simulation or an analysis that was kept, with the request that opens it again."""
 
     __tablename__ = "runs"
 
@@ -122,13 +122,13 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Return a transaction: what is done in it is there as a whole, or not at all."""
+        """Open a session in one transaction, which commits at the end and rolls back on an error."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     @property
     def is_postgresql(self) -> bool:
-        """Whether rows can be claimed past those that others hold."""
+        """Whether the database is PostgreSQL, where a claim can skip rows that other workers have locked."""
         return self.engine.dialect.name == "postgresql"
 
     def close(self) -> None:
@@ -172,7 +172,9 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that turns writer would fail
+        connection.exec_driver_sql(
+            "BEGIN IMMEDIATE"
+        )  # a transaction that reads first and then writes could fail
 
     return engine
 

@@ -1,6 +1,6 @@
 """Hardware of the machine that the service runs on, as ``accelera info`` shows it, without paths.
 
-It is asked for in a process of its own: finding accelerators may load torch, which the service never does.
+A process of its own collects it: finding accelerators may load torch, which the service never does.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from accelera.service.replies import MEDIA_TYPE
 router = APIRouter(tags=["service"], responses=documented(401, 422, 500))
 
 KEPT_S = 10.0
-"""How long an answer is given again: free memory changes."""
-_PATIENCE_S = 120.0
+"""Seconds for which an inventory is cached; free memory changes."""
+_TIMEOUT_S = 120.0
 
 
 @final
 class Inventory:
-    """The latest answer, asked for by one process at a time."""
+    """Cache of the latest inventory; one process at a time collects a new one."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._content = b""
-        self._until_s = 0.0
+        self._expires_s = 0.0
 
     async def content(self) -> bytes:
-        """Return the inventory as JSON; raises Problem when it cannot be had."""
+        """Return the inventory as JSON; raises Problem (503) when it cannot be collected."""
         async with self._lock:
-            if time.monotonic() >= self._until_s:
-                self._content = await asyncio.to_thread(_asked)
-                self._until_s = time.monotonic() + KEPT_S
+            if time.monotonic() >= self._expires_s:
+                self._content = await asyncio.to_thread(_read_inventory)
+                self._expires_s = time.monotonic() + KEPT_S
             return self._content
 
 
@@ -52,12 +52,12 @@ async def hardware(request: Request) -> Response:
     return Response(await inventory.content(), media_type=MEDIA_TYPE)
 
 
-def _asked() -> bytes:
+def _read_inventory() -> bytes:
     command = [sys.executable, "-m", "accelera.inventory"]
     try:
-        ran = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
+        process = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         raise Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "the machine could not be described; `accelera info` says more"
         ) from error
-    return ran.stdout
+    return process.stdout

@@ -1,9 +1,8 @@
-"""History: runs that were kept, with what asks the same again and the figures to compare.
+"""History: runs that were kept, each with its request, which can be sent again, and figures to compare.
 
-A caller keeps what it was shown by ``POST /v1/runs``. Finished jobs are kept by the service, all but those of
-the pictures (``fit``, ``least``, ``ways``, ``curves``, ``timeline``): a user interface asks for them with
-every move of a slider, and knows itself which of them is worth keeping. Only the newest
-``ServiceLimits.runs`` runs stay.
+A caller keeps a result with ``POST /v1/runs``. The service itself keeps finished jobs, except those of the
+views (``fit``, ``least``, ``ways``, ``curves``, ``timeline``): a user interface requests these with every
+move of a slider, and decides itself which of them to keep. Only the newest ``ServiceLimits.runs`` runs stay.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from accelera.service.database import StoredRun, StoredTrace
 from accelera.views import policy_label
 
 UNKEPT_KINDS = frozenset({"fit", "least", "ways", "curves", "timeline"})
-"""Jobs that are no runs: see the module."""
+"""Kinds of jobs that the service does not keep as runs: see the module's docstring."""
 INTERACTIVE_KINDS = UNKEPT_KINDS | {"estimate", "plan"}
-"""Jobs that somebody waits for at a page; they go before the others."""
+"""Kinds of jobs that a user waits for at a page; they are claimed before the others."""
 _MOST_FIGURES = 24
 _MOST_TEXT = 200
 
@@ -52,39 +51,39 @@ def keep(session: Session, run: StoredRun, most: int) -> StoredRun:
 
 
 def summary_of(kind: str, request: Mapping[str, Any], result: Any) -> Summary | None:
-    """Return what the history tells of a finished job; None for one that it does not keep."""
+    """Return the summary of a finished job for the history; None for a kind that is not kept."""
     if kind in UNKEPT_KINDS:
         return None
-    told = result if isinstance(result, Mapping) else {}
-    plain = [(name, value) for name, value in told.items() if _is_figure(value)]
-    title, headline = f"{kind} of {_source(request)}", _headline(kind, told)
-    return Summary(title[:_MOST_TEXT], headline[:500], dict(plain[:_MOST_FIGURES]))
+    fields = result if isinstance(result, Mapping) else {}
+    figures = [(name, value) for name, value in fields.items() if _is_figure(value)]
+    title, headline = f"{kind} of {_subject(request)}", _headline(kind, fields)
+    return Summary(title[:_MOST_TEXT], headline[:500], dict(figures[:_MOST_FIGURES]))
 
 
-def _headline(kind: str, told: Mapping[str, Any]) -> str:
+def _headline(kind: str, result: Mapping[str, Any]) -> str:
     if kind == "sweep":
-        return f"{policy_label(told['best'])} moves least by and large; {_knee(told)}"
+        return f"{policy_label(result['best'])} moves least by and large; {_knee(result)}"
     if kind == "bounds":
-        least, capacity = told["lower_bound_bytes"][0], told["capacities"][0]
+        least, capacity = result["lower_bound_bytes"][0], result["capacities"][0]
         return f"no schedule moves less than {format_size(least)} at {format_size(capacity)}"
     if kind == "advise":
-        best, at = told["ranking"][0], f"at {format_size(told['capacity_bytes'])}"
+        best, at = result["ranking"][0], f"at {format_size(result['capacity_bytes'])}"
         if not best["moved_bytes"]:
             return f"{at} nothing need be moved, whatever the policy"
         return f"{at} use {policy_label(best['policy'])}: it moves {format_size(best['moved_bytes'])}"
-    return str(told.get("headline", ""))
+    return str(result.get("headline", ""))
 
 
-def _knee(told: Mapping[str, Any]) -> str:
-    """Return where more memory begins to pay less; a capacity in which no schedule runs is none to choose."""
-    floor, knee = told["floor_bytes"], told["knee_bytes"]
+def _knee(result: Mapping[str, Any]) -> str:
+    """Return the knee of the curve in words; below the floor, where no schedule runs, the floor instead."""
+    floor, knee = result["floor_bytes"], result["knee_bytes"]
     if knee < floor:
         return f"no schedule runs below {format_size(floor)}"
     return f"its knee is at {format_size(knee)}"
 
 
-def _source(request: Mapping[str, Any]) -> str:
-    """Return what was asked about, for people."""
+def _subject(request: Mapping[str, Any]) -> str:
+    """Return the subject of a request in words: a trace, a model or a product."""
     source = request.get("source")
     if isinstance(source, str):
         return f"trace {source[:12]}"
@@ -105,5 +104,5 @@ def _stored_trace(session: Session, request: Mapping[str, Any]) -> str | None:
     source = request.get("source")
     if not isinstance(source, str) or re.fullmatch("[0-9a-f]{64}", source) is None:
         return None
-    there = select(StoredTrace.digest).where(StoredTrace.digest == source).with_for_update(read=True)
-    return session.scalar(there)
+    stored = select(StoredTrace.digest).where(StoredTrace.digest == source).with_for_update(read=True)
+    return session.scalar(stored)

@@ -24,12 +24,12 @@ from accelera.service.settings import ENDED
 
 LEASE_S = 15.0
 FAULT = "the service failed at it"
-"""How the error of a job begins that is no refusal of what was asked."""
+"""First words of a job's error when the service failed; the error of a refused request has others."""
 _INTERRUPTED = "the service stopped while this ran; run it again"
 _RANK: ColumnElement[int] = case((StoredJob.kind.in_(INTERACTIVE_KINDS), 0), else_=1)
-"""Order in which jobs are claimed, before their age."""
-_AT_ONCE = 500
-"""Rows that one statement deletes."""
+"""Jobs of a lower rank are claimed first; among jobs of one rank, the oldest."""
+_DELETE_BATCH = 500
+"""Rows that one statement deletes at most."""
 
 
 class Claim(NamedTuple):
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
 
 
 def digest_of(kind: str, request: Mapping[str, Any]) -> str:
-    """Return what is the same for the same question, asked of the same version of this package."""
+    """Return a SHA-256 that is equal for equal requests of one kind to one version of this package."""
     question = json.dumps([__version__, kind, request], sort_keys=True)
     return hashlib.sha256(question.encode()).hexdigest()
 
@@ -52,7 +52,7 @@ class JobQueue:
     """Jobs of one database; any number of processes may use it at once.
 
     ``clock`` returns seconds since 1970; of several machines the clocks are to agree within a few seconds.
-    The database's limits say how much of what has ended stays.
+    The database's limits say how many ended jobs, and how many bytes of their results, are kept.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
@@ -71,8 +71,8 @@ class JobQueue:
             session.add(job)
         return id
 
-    def answered(self, kind: str, request: Mapping[str, Any]) -> tuple[str, bytes] | None:
-        """Return the newest job that has answered the same question, and its result."""
+    def find_result(self, kind: str, request: Mapping[str, Any]) -> tuple[str, bytes] | None:
+        """Return id and result of the newest job done with an equal request; None when there is none."""
         same = select(StoredJob.id, StoredJob.result).where(
             StoredJob.digest == digest_of(kind, request), StoredJob.state == "done"
         )
@@ -81,7 +81,7 @@ class JobQueue:
         return None if row is None or row.result is None else (row.id, row.result)
 
     def find(self, id: str) -> StoredJob | None:
-        """Return a job as it is now."""
+        """Return a job as it is now; None when there is none with this id."""
         with self._database.session() as session:
             return session.get(StoredJob, id)
 
@@ -98,25 +98,25 @@ class JobQueue:
         with self._database.session() as session:
             return session.scalar(select(StoredJob.result).where(StoredJob.id == id))
 
-    def waiting(self) -> int:
+    def queued_count(self) -> int:
         """Return how many jobs are queued."""
         with self._database.session() as session:
             return session.scalar(select(func.count()).where(StoredJob.state == "queued")) or 0
 
-    def before(self, job: StoredJob) -> int:
-        """Return how many jobs run, or go before one that is queued."""
-        mine = 0 if job.kind in INTERACTIVE_KINDS else 1
-        twin = and_(StoredJob.created_s == job.created_s, StoredJob.id < job.id)
-        same = and_(_RANK.in_([mine]), or_(StoredJob.created_s < job.created_s, twin))
-        earlier = and_(StoredJob.state == "queued", or_(_RANK.in_(range(mine)), same))
+    def count_ahead(self, job: StoredJob) -> int:
+        """Return the number of jobs that run, or that are queued and will be claimed before ``job``."""
+        rank = 0 if job.kind in INTERACTIVE_KINDS else 1
+        same_time = and_(StoredJob.created_s == job.created_s, StoredJob.id < job.id)
+        same_rank = and_(_RANK.in_([rank]), or_(StoredJob.created_s < job.created_s, same_time))
+        earlier = and_(StoredJob.state == "queued", or_(_RANK.in_(range(rank)), same_rank))
         count = select(func.count()).where(or_(StoredJob.state == "running", earlier))
         with self._database.session() as session:
             return session.scalar(count) or 0
 
     def claim(self, worker: str, *, interactive: bool = False) -> Claim | None:
-        """Take the oldest job that somebody waits for at a page, else the oldest; None when there is none.
+        """Take the oldest interactive job, which a user waits for at a page, else the oldest of the others.
 
-        ``interactive``: take none of the others.
+        None when no job is queued. ``interactive``: take interactive jobs only.
         """
         now = self._clock()
         waiting = select(StoredJob.id).where(StoredJob.state == "queued")
@@ -147,17 +147,17 @@ class JobQueue:
         """Renew the lease; return whether the work is still wanted: neither cancelled nor lost."""
         with self._database.session() as session:
             wanted = session.scalar(
-                self._held(claim, worker)
+                self._leased_row(claim, worker)
                 .values(lease_until_s=self._clock() + LEASE_S)
                 .returning(StoredJob.cancelling)
             )
         return wanted is False
 
-    def tell(self, claim: Claim, worker: str, progress: float, doing: str) -> None:
-        """Say how far the work is, from 0 to 1."""
+    def report_progress(self, claim: Claim, worker: str, progress: float, doing: str) -> None:
+        """Store the progress of a job, from 0 to 1, and what it is ``doing``; this renews the lease, too."""
         with self._database.session() as session:
             session.execute(
-                self._held(claim, worker).values(
+                self._leased_row(claim, worker).values(
                     progress=min(max(progress, 0.0), 1.0),
                     doing=doing[:200],
                     sequence=StoredJob.sequence + 1,
@@ -174,7 +174,7 @@ class JobQueue:
         error: str | None = None,
         summary: Summary | None = None,
     ) -> bool:
-        """End a job with its result or its error; False when the worker holds it no more.
+        """End a job with its result or its error; return False when the worker has lost its lease.
 
         A ``summary`` becomes a run in the same transaction.
         """
@@ -183,20 +183,20 @@ class JobQueue:
         if error is None:
             ended = {"state": "done", "result": result, "progress": 1.0}
             if summary is not None:
-                told = {"request": claim.request, "job": claim.id, "created_s": self._clock()}
-                run = StoredRun(kind=claim.kind, **told, **summary._asdict())
-        return self._end(self._held(claim, worker), ended, run)
+                job_fields = {"request": claim.request, "job": claim.id, "created_s": self._clock()}
+                run = StoredRun(kind=claim.kind, **job_fields, **summary._asdict())
+        return self._end(self._leased_row(claim, worker), ended, run)
 
-    def drop(self, claim: Claim, worker: str) -> bool:
-        """End a job as cancelled that its worker has stopped."""
-        return self._end(self._held(claim, worker), {"state": "cancelled"})
+    def finish_cancelled(self, claim: Claim, worker: str) -> bool:
+        """End a job as cancelled, after its worker has stopped it."""
+        return self._end(self._leased_row(claim, worker), {"state": "cancelled"})
 
     def interrupt(self, claim: Claim, worker: str) -> bool:
         """End a job as interrupted, because its worker is asked to stop."""
-        return self._end(self._held(claim, worker), {"state": "interrupted", "error": _INTERRUPTED})
+        return self._end(self._leased_row(claim, worker), {"state": "interrupted", "error": _INTERRUPTED})
 
     def cancel(self, id: str) -> bool:
-        """Cancel what waits, and ask the worker of what runs to stop; False for what has ended."""
+        """Cancel a queued job, or ask the worker of a running one to stop; return False for an ended job."""
         with self._database.session() as session:
             waiting = update(StoredJob).where(StoredJob.id == id, StoredJob.state == "queued")
             ended = waiting.values(
@@ -209,7 +209,7 @@ class JobQueue:
             return session.scalar(asked) is not None
 
     def rerun(self, id: str) -> bool:
-        """Queue a job again that failed, was cancelled or interrupted; False for any other."""
+        """Queue a failed, cancelled or interrupted job again; return False for any other."""
         again = (
             update(StoredJob)
             .where(StoredJob.id == id, StoredJob.state.in_(ENDED - {"done"}))
@@ -230,7 +230,7 @@ class JobQueue:
             return session.scalar(again) is not None
 
     def delete(self, id: str) -> bool:
-        """Forget a job that has ended; False for any other."""
+        """Delete a job that has ended; return False for any other."""
         with self._database.session() as session:
             job = session.get(StoredJob, id)
             if job is None or job.state not in ENDED:
@@ -239,9 +239,9 @@ class JobQueue:
             return True
 
     def prune(self) -> int:
-        """Forget the oldest jobs that have ended, beyond the limits on their number and bytes.
+        """Delete the oldest ended jobs beyond the limits on their number and bytes; return how many.
 
-        The newest one stays in any case, and so does whatever waits or runs; return how many were forgotten.
+        The newest ended job is kept in any case, and so are queued and running jobs.
         """
         ended = select(StoredJob.id, func.coalesce(func.length(StoredJob.result), 0)).where(
             StoredJob.state.in_(ENDED)
@@ -254,8 +254,8 @@ class JobQueue:
                 for number, ((id, _), total) in enumerate(zip(newest, upto, strict=True))
                 if number >= self._limits.kept_jobs or (number and total > self._limits.kept_result_bytes)
             ]
-            for first in range(0, len(beyond), _AT_ONCE):
-                some = beyond[first : first + _AT_ONCE]
+            for first in range(0, len(beyond), _DELETE_BATCH):
+                some = beyond[first : first + _DELETE_BATCH]
                 session.execute(delete(StoredJob).where(StoredJob.id.in_(some), StoredJob.state.in_(ENDED)))
         return len(beyond)
 
@@ -276,8 +276,8 @@ class JobQueue:
         with self._database.session() as session:
             return list(session.scalars(lapsed))
 
-    def _end(self, held: Any, values: dict[str, Any], run: StoredRun | None = None) -> bool:
-        ended = held.values(
+    def _end(self, leased_row: Any, values: dict[str, Any], run: StoredRun | None = None) -> bool:
+        ended = leased_row.values(
             **values, finished_s=self._clock(), lease_until_s=None, sequence=StoredJob.sequence + 1
         ).returning(StoredJob.id)
         with self._database.session() as session:
@@ -287,8 +287,8 @@ class JobQueue:
             return is_held
 
     @staticmethod
-    def _held(claim: Claim, worker: str) -> Any:
-        """Return the update of a job that ``worker`` still holds in this attempt."""
+    def _leased_row(claim: Claim, worker: str) -> Any:
+        """Return an update statement for the job's row while ``worker`` holds its lease in this attempt."""
         return (
             update(StoredJob)
             .where(

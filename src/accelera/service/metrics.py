@@ -29,7 +29,7 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 
 @final
 class Metrics:
-    """Counts of one application, beside what its database tells when it is asked."""
+    """Registry of one application: counters of requests, and gauges that are read from its database."""
 
     def __init__(self, app: FastAPI) -> None:
         self.registry = CollectorRegistry()
@@ -47,13 +47,13 @@ class Metrics:
         self.registry.register(_StateCollector(app))
 
     def content(self) -> bytes:
-        """Return everything as Prometheus reads it."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 @final
 class _StateCollector(Collector):
-    """What is in the database and in the caches now."""
+    """Collector of the state of the database and the caches at the time of a scrape."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class _StateCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the figures of this moment."""
+        """Yield the present values."""
         database: Database = self._app.state.database
         with database.session() as session:
             counted = session.execute(select(StoredJob.state, func.count()).group_by(StoredJob.state)).all()
@@ -87,7 +87,7 @@ class _StateCollector(Collector):
         yield hits
 
 
-class Measured:
+class MetricsMiddleware:
     """Middleware that counts and times requests by the template of their route."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -101,14 +101,14 @@ class Measured:
             return
         status, began_s = 500, time.perf_counter()
 
-        async def noted(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_noting_status)
         finally:
             method = scope["method"] if scope["method"] in METHODS else "other"
             route = template_of(scope)
@@ -117,14 +117,14 @@ class Measured:
 
 
 def template_of(scope: Scope) -> str:
-    """Return the template of the route that answered; versions of FastAPI differ in telling the prefix."""
+    """Return the path template of the route; some versions of FastAPI leave out the prefix ``/v1``."""
     path = getattr(scope.get("route"), "path", "none")
     versioned = scope["path"].startswith("/v1/") and path.startswith("/") and not path.startswith("/v1/")
     return f"/v1{path}" if versioned else path
 
 
 def add_metrics(app: FastAPI) -> None:
-    """Count what ``app`` answers, and tell it at ``/metrics`` and ``/v1/metrics``."""
+    """Count the requests to ``app``, and add the endpoints ``/metrics`` and ``/v1/metrics``."""
     app.state.metrics = metrics = Metrics(app)
 
     async def tell(_: Request) -> Response:
@@ -132,7 +132,7 @@ def add_metrics(app: FastAPI) -> None:
         content = await asyncio.to_thread(metrics.content)
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
-    plain: dict[int | str, Any] = {
+    plain_text: dict[int | str, Any] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics"}
     }
     for path in ("/v1/metrics", "/metrics"):
@@ -142,7 +142,7 @@ def add_metrics(app: FastAPI) -> None:
             summary="Tell Prometheus",
             tags=["service"],
             response_class=Response,
-            responses={**plain, **documented(401, 500)},
+            responses={**plain_text, **documented(401, 500)},
             include_in_schema=path.startswith("/v1"),
         )
-    app.add_middleware(Measured, metrics=metrics)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)

@@ -94,9 +94,9 @@ class OffloadPlanning(ModelQuestion):
     model_config = with_example(kind="offload", config=_GPT2, context=256, budget="200MB")
 
 
-def _kind(given: Any) -> str | None:
-    found = given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
-    return found if isinstance(found, str) else None
+def _kind(body: Any) -> str | None:
+    kind = body.get("kind") if isinstance(body, dict) else getattr(body, "kind", None)
+    return kind if isinstance(kind, str) else None
 
 
 Planning: Any = Annotated[

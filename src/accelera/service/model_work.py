@@ -71,33 +71,33 @@ class Placeholder(Store):
 
     @property
     def scratch_bytes(self) -> int:
-        """What a flat file takes of each thread that reads or writes it."""
+        """Bytes of staging memory that a flat file needs for each thread that reads or writes it."""
         return STAGING_BYTES_PER_THREAD
 
 
-Tell = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 
 
-def estimate_model(_: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-    """Return what a model takes in memory, as ``accelera estimate --json`` tells it."""
-    asked = Estimating.model_validate(request)
-    trainer = _trainer(asked.optimizer)
-    with _followed(asked, tell) as path:
+def estimate_model(_: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+    """Return the memory that a model needs, as ``accelera estimate --json`` reports it."""
+    request = Estimating.model_validate(body)
+    optimizer = _optimizer_name(request.optimizer)
+    with _config_file(request, on_progress) as path:
         from accelera.estimate import estimate
 
         found = estimate(
             path,
-            batch=asked.batch,
-            context=asked.context,
-            dtypes=asked.dtypes,
-            train={"both": None, "inference": False, "training": True}[asked.mode],
-            optimizer=trainer,
-            budget=asked.budget,
+            batch=request.batch,
+            context=request.context,
+            dtypes=request.dtypes,
+            train={"both": None, "inference": False, "training": True}[request.mode],
+            optimizer=optimizer,
+            budget=request.budget,
         )
         planned = []
-        for each in offloads(found, trainer):
+        for each in offloads(found, optimizer):
             planned.append(each)
-            tell(0.6, f"planned {each.phase.name} in {each.phase.dtype}")
+            on_progress(0.6, f"planned {each.phase.name} in {each.phase.dtype}")
         highest = max(found.phases, key=lambda phase: phase.peak_bytes)
         return {
             "headline": f"{found.model} takes at most {format_size(highest.peak_bytes)}, "
@@ -107,132 +107,144 @@ def estimate_model(_: Database, request: Mapping[str, Any], tell: Tell) -> Any:
         }
 
 
-def plan(_: Database, request: Mapping[str, Any], tell: Tell) -> Any:
+def plan(_: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
     """Return how a product or an offloaded model would run within a budget, or why it would not."""
-    asked = TypeAdapter(Planning).validate_python(request)
-    return _planned_offload(asked, tell) if isinstance(asked, OffloadPlanning) else _planned_product(asked)
+    request = TypeAdapter(Planning).validate_python(body)
+    return (
+        _plan_offload(request, on_progress)
+        if isinstance(request, OffloadPlanning)
+        else _plan_product(request)
+    )
 
 
-def capture_model(database: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-    """Follow a model by its shapes, store the trace, and return what is known of it."""
-    asked = Capturing.model_validate(request)
-    with _followed(asked, tell, dtype=asked.dtype) as path:
-        trace = _captured(asked, path)
+def capture_model(database: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+    """Trace a model on fake tensors, which have shapes and no data; store the trace and return its record."""
+    request = Capturing.model_validate(body)
+    with _config_file(request, on_progress, dtype=request.dtype) as path:
+        trace = _capture_trace(request, path)
     most = database.limits.stored_accesses
     if trace.access_count > most:
         raise too_large("accesses of the trace", trace.access_count, most, "take fewer layers or steps")
-    tell(0.8, f"storing {trace.access_count:,} accesses")
+    on_progress(0.8, f"storing {trace.access_count:,} accesses")
     with tempfile.TemporaryDirectory(prefix="accelera-capture-") as folder:
         from accelera.trace import write_trace
 
         file = Path(folder) / "trace.parquet"
         write_trace(trace, file, "parquet")
-        found, _ = store(database, _title(asked, trace), facts_of(trace), file.read_bytes())
+        found, _ = store(database, _title(request, trace), facts_of(trace), file.read_bytes())
     size = format_size(found["footprint_bytes"])
     return {"headline": f"{found['name']}: {found['accesses']:,} accesses of {size}", **found}
 
 
-def _captured(asked: Capturing, path: str) -> Trace:
+def _capture_trace(request: Capturing, path: str) -> Trace:
     from accelera.capture import capture
     from accelera.estimate import subject_of
 
-    subject = subject_of(path, None, asked.batch, asked.context)
-    if asked.generate_tokens and not subject.generates:
+    subject = subject_of(path, None, request.batch, request.context)
+    if request.generate_tokens and not subject.generates:
         raise ArgumentError(f"[capture] a {subject.name} does not generate tokens; leave generate_tokens out")
-    given = subject.prompt() if asked.generate_tokens else subject.inputs(train=asked.training, dtype=None)
+    inputs = (
+        subject.prompt() if request.generate_tokens else subject.inputs(train=request.training, dtype=None)
+    )
     return capture(
         subject.module,
-        given,
-        train=asked.training,
-        steps=1 if asked.generate_tokens else asked.steps,
-        optimizer=_trainer(asked.optimizer),
+        inputs,
+        train=request.training,
+        steps=1 if request.generate_tokens else request.steps,
+        optimizer=_optimizer_name(request.optimizer),
         fake=True,
-        generate_tokens=asked.generate_tokens,
+        generate_tokens=request.generate_tokens,
     )
 
 
-def _title(asked: Capturing, trace: Trace) -> str:
-    what = "training" if asked.training else "generation" if asked.generate_tokens else "inference"
-    context = f", context {asked.context}" if asked.context else ""
+def _title(request: Capturing, trace: Trace) -> str:
+    what = "training" if request.training else "generation" if request.generate_tokens else "inference"
+    context = f", context {request.context}" if request.context else ""
     name = "".join(each if each.isprintable() and each not in "/\\" else "_" for each in trace.model_type)
-    return f"{name[:100]} {what}, batch {asked.batch}{context}"
+    return f"{name[:100]} {what}, batch {request.batch}{context}"
 
 
-def _planned_product(asked: ProductPlanning) -> Any:
+def _plan_product(request: ProductPlanning) -> Any:
     from accelera.engine import MatrixEngine
 
     with tempfile.TemporaryDirectory(prefix="accelera-plan-") as folder:  # nothing is written into it
-        engine = MatrixEngine("cpu", enable_progress=False, policy=asked.policy)
-        out = str(Path(folder) / "C.npy") if asked.out == "disk" else None
-        operands = (Placeholder("A", asked.a, asked.dtype), Placeholder("B", asked.b, asked.dtype))
+        engine = MatrixEngine("cpu", enable_progress=False, policy=request.policy)
+        out = str(Path(folder) / "C.npy") if request.out == "disk" else None
+        operands = (Placeholder("A", request.a, request.dtype), Placeholder("B", request.b, request.dtype))
         try:
-            found = engine.plan(*operands, out=out, budget=asked.budget, objective=asked.objective)
+            found_plan = engine.plan(*operands, out=out, budget=request.budget, objective=request.objective)
         except BudgetExceededError as refusal:
-            return _refused(asked, refusal)
-        return _fitting(found, found.explain().replace(folder + os.sep, ""))
+            return _no_fit_json(request, refusal)
+        return _plan_json(found_plan, found_plan.explain().replace(folder + os.sep, ""))
 
 
-def _planned_offload(asked: OffloadPlanning, tell: Tell) -> Any:
-    trainer = _trainer(asked.optimizer)
-    with _followed(asked, tell, dtype=None if asked.dtype == "mixed" else asked.dtype) as path:
+def _plan_offload(request: OffloadPlanning, on_progress: OnProgress) -> Any:
+    optimizer = _optimizer_name(request.optimizer)
+    with _config_file(
+        request, on_progress, dtype=None if request.dtype == "mixed" else request.dtype
+    ) as path:
         from accelera.estimate import estimate
 
-        own = asked.config.get("dtype") or asked.config.get("torch_dtype") or "float32"
+        config_dtype = request.config.get("dtype") or request.config.get("torch_dtype") or "float32"
         found = estimate(
             path,
-            batch=asked.batch,
-            context=asked.context,
-            dtypes=[asked.dtype or own],
-            train=asked.train,
-            optimizer=trainer,
+            batch=request.batch,
+            context=request.context,
+            dtypes=[request.dtype or config_dtype],
+            train=request.train,
+            optimizer=optimizer,
         )
-        name = "training" if asked.train else "inference"
+        name = "training" if request.train else "inference"
         phase = found.phase(name)
-        tell(0.5, f"planning {name}")
-        done = OffloadedPhase.planned(phase, asked.budget, trainer)
-    if done.plan is None:
-        return _refused(asked, done.refusal)
-    return _fitting(done.plan, str(done.plan))
+        on_progress(0.5, f"planning {name}")
+        offloaded = OffloadedPhase.planned(phase, request.budget, optimizer)
+    if offloaded.plan is None:
+        return _no_fit_json(request, offloaded.refusal)
+    return _plan_json(offloaded.plan, str(offloaded.plan))
 
 
-def _fitting(found: Plan | Any, explanation: str) -> dict[str, Any]:
-    peak = found.peak_bytes if isinstance(found.peak_bytes, int) else max(found.peak_bytes.values())
+def _plan_json(found_plan: Plan | Any, explanation: str) -> dict[str, Any]:
+    peak = (
+        found_plan.peak_bytes
+        if isinstance(found_plan.peak_bytes, int)
+        else max(found_plan.peak_bytes.values())
+    )
     return {
         "fits": True,
         "headline": explanation.partition("\n")[0],
         "peak_bytes": peak,
-        "plan": found.to_dict(),
+        "plan": found_plan.to_dict(),
         "explanation": explanation,
     }
 
 
-def _refused(asked: ProductPlanning | OffloadPlanning, refusal: Exception | None) -> dict[str, Any]:
-    """Return the answer to what does not fit; raises any other refusal."""
+def _no_fit_json(request: ProductPlanning | OffloadPlanning, refusal: Exception | None) -> dict[str, Any]:
+    """Return the reply when no plan fits the budget; raises ArgumentError for any other refusal."""
     if not isinstance(refusal, BudgetExceededError):
         raise ArgumentError(str(refusal)) from refusal
     return {
         "fits": False,
-        "headline": f"no plan fits {asked.budget}",
+        "headline": f"no plan fits {request.budget}",
         "needed_bytes": refusal.needed_bytes,
         "refused": str(refusal),
     }
 
 
 @contextmanager
-def _followed(asked: ModelQuestion, tell: Tell, dtype: str | None = None) -> Iterator[str]:
-    """Return the path of a configuration's file; what building or following its model raises is a refusal."""
-    tell(0.05, "loading torch")
+def _config_file(request: ModelQuestion, on_progress: OnProgress, dtype: str | None = None) -> Iterator[str]:
+    """Yield the path of a file with the configuration; errors of its model become ArgumentError."""
+    on_progress(0.05, "loading torch")
     from huggingface_hub import constants
     from transformers.utils import logging
 
-    constants.HF_HUB_OFFLINE = True  # looked at with every request; the variable only when it is imported
+    constants.HF_HUB_OFFLINE = True  # read at every request; the environment variable only at import
     quiet: Any = logging.set_verbosity_error
     quiet()
-    config = {**asked.config, **({} if dtype is None else {"dtype": dtype, "torch_dtype": dtype})}
+    config = {**request.config, **({} if dtype is None else {"dtype": dtype, "torch_dtype": dtype})}
     with tempfile.TemporaryDirectory(prefix="accelera-model-") as folder:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config), encoding="utf-8")
-        tell(0.1, f"following a {config['model_type']}"[:200])
+        on_progress(0.1, f"following a {config['model_type']}"[:200])
         _check_type(config["model_type"])
         try:
             yield str(path)
@@ -241,17 +253,17 @@ def _followed(asked: ModelQuestion, tell: Tell, dtype: str | None = None) -> Ite
 
 
 def _as_refusal(error: Exception, path: str) -> Exception:
-    said = str(error).replace(path, "the configuration").strip()
+    message = str(error).replace(path, "the configuration").strip()
     if isinstance(error, Problem):
         return error
-    if isinstance(error, AcceleraError) or (said.startswith("[") and "pip install" not in said):
-        return ArgumentError(said[:2000])
-    return ArgumentError(f"[model] the configuration makes no model: {_plain(error, said)}")
+    if isinstance(error, AcceleraError) or (message.startswith("[") and "pip install" not in message):
+        return ArgumentError(message[:2000])
+    return ArgumentError(f"[model] the configuration makes no model: {_short_reason(error, message)}")
 
 
-def _plain(error: Exception, said: str) -> str:
-    """Return the one line of a library's message that says what is wrong, without its advice to install."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()] or [""]
+def _short_reason(error: Exception, message: str) -> str:
+    """Return the line of a library's message that says what is wrong, without advice to install packages."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
     line = lines[-1] if type(error).__name__.startswith("StrictDataclass") else lines[0]
     reason = re.sub(r"^\w+(Error|Exception): ", "", line).partition("pip install")[0][:500]
     if isinstance(error, KeyError):
@@ -270,5 +282,5 @@ def _check_type(name: str) -> None:
         )
 
 
-def _trainer(name: str) -> str | None:
+def _optimizer_name(name: str) -> str | None:
     return None if name == "none" else name

@@ -11,20 +11,20 @@ from accelera.extras import require
 from accelera.service.database import Database
 from accelera.service.model_schemas import Capturing, Estimating, OffloadPlanning, Planning, ProductPlanning
 from accelera.service.problems import documented
-from accelera.service.submission import STATUSES, Fresh, Wait, submitted
+from accelera.service.submission import STATUSES, Fresh, Wait, submit_job
 from accelera.service.trace_store import has_trace
 
 router = APIRouter(tags=["models"], responses={**documented(401, 422, 500), **STATUSES})
 
 
 @router.post("/estimate", summary="Estimate what a model takes in memory")
-async def estimate(request: Request, asked: Estimating, wait: Wait = 0, fresh: Fresh = False) -> Response:
+async def estimate(request: Request, body: Estimating, wait: Wait = 0, fresh: Fresh = False) -> Response:
     """Return weights, activations, gradients, optimizer state and cache, by phase and element type.
 
     With a budget, phases say whether they fit, and ``offload`` what offloading would do for the others.
     """
     _require_torch("estimate")
-    return await submitted(request, "estimate", asked, wait, fresh)
+    return await submit_job(request, "estimate", body, wait, fresh)
 
 
 @router.post("/plan", summary="Plan a product or an offloaded model within a budget")
@@ -38,14 +38,14 @@ async def plan(
 
     A product is planned from shapes: no file is read or made.
     """
-    question: ProductPlanning | OffloadPlanning = asked
-    if isinstance(question, OffloadPlanning):
+    body: ProductPlanning | OffloadPlanning = asked
+    if isinstance(body, OffloadPlanning):
         _require_torch("plan")
-    return await submitted(request, "plan", question, wait, fresh)
+    return await submit_job(request, "plan", body, wait, fresh)
 
 
 @router.post("/captures", summary="Capture the trace of a model")
-async def capture(request: Request, asked: Capturing, wait: Wait = 0, fresh: Fresh = False) -> Response:
+async def capture(request: Request, body: Capturing, wait: Wait = 0, fresh: Fresh = False) -> Response:
     """Follow a model by its shapes, store its trace, and return the digest to ask further with.
 
     Nothing is downloaded, and no weights are made: see ``/traces/{digest}`` for the trace.
@@ -56,7 +56,7 @@ async def capture(request: Request, asked: Capturing, wait: Wait = 0, fresh: Fre
     def is_stored(result: bytes) -> bool:
         return has_trace(database, orjson.loads(result)["digest"])
 
-    return await submitted(request, "capture", asked, wait, fresh, holds=is_stored)
+    return await submit_job(request, "capture", body, wait, fresh, is_valid=is_stored)
 
 
 def _require_torch(op: str) -> None:

@@ -27,20 +27,20 @@ from accelera.trace import Trace, content_hash, read_trace
 from accelera.trace.formats import FORMATS as _ALL_FORMATS
 
 FORMATS = ("parquet", "csv", "json", "torch_snapshot", "libcachesim_csv", "oracle_general")
-"""Formats that are read, by the names that ``read_trace`` knows them by."""
+"""Formats that are read, by their names in ``read_trace``."""
 MEMORY_BYTES = 1536 << 20
-"""Of a child, beyond what the parser process has mapped before."""
+"""Address space of a child, beyond what the parser process has mapped before the fork."""
 SECONDS = 30
-"""Of processor time; twice as much on the clock."""
+"""Limit of a child's processor time; its wall time may be twice as long."""
 REQUEST_BYTES = 4096
 BEGUN = b" "
-"""First byte of a child's reply: where nothing follows, the child was ended, and not the parser process."""
+"""First byte of a child's reply: when nothing follows, the child was killed, not the parser process."""
 _OUT_BYTES = 1 << 30
-"""Of the Parquet file that a child writes."""
+"""Largest Parquet file that a child may write."""
 _OPEN_FILES = 64
 _COLUMNS = 1000
 _HEADER_BYTES = 1 << 20
-_SHOWN = 2000
+_MESSAGE_CHARACTERS = 2000
 _CORES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
 _ALLOCATORS = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -48,12 +48,12 @@ _ALLOCATORS = {
     "MALLOC_ARENA_MAX": "2",
 }
 ENVIRONMENT = {**_CORES, **_ALLOCATORS}
-"""Of the parser process: one thread, which forks safely, and allocators that give up at the cap."""
+"""Environment of the parser process: one thread, so that forks are safe; allocators that obey limits."""
 
 
 def main(control: socket.socket) -> None:
     """Fork a child for each request until the service closes its end; then end with all children."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended children
     _import_readers()
     gc.collect()
     gc.freeze()
@@ -82,22 +82,22 @@ def _fork(control: socket.socket, message: bytes, descriptors: list[int]) -> Non
         return
     if not child:
         control.close()
-        _be_child(json.loads(message), upload, out, reply)
+        _run_child(json.loads(message), upload, out, reply)
 
 
-def _be_child(request: dict[str, Any], upload: int, out: int, reply: int) -> NoReturn:
+def _run_child(request: dict[str, Any], upload: int, out: int, reply: int) -> NoReturn:
     try:
         os.write(reply, BEGUN)
-        _cap()
-        answer = _answer(request, f"/proc/self/fd/{upload}", f"/proc/self/fd/{out}")
-        os.write(reply, json.dumps(answer).encode())
+        _set_limits()
+        content = _reply_to(request, f"/proc/self/fd/{upload}", f"/proc/self/fd/{out}")
+        os.write(reply, json.dumps(content).encode())
     finally:
         os._exit(0)
 
 
-def _cap() -> None:
-    """Bound what this process may take; it is also the first that the kernel ends when memory is short."""
-    gc.disable()  # the child ends soon, and a collector takes longer with millions of cells than their reader
+def _set_limits() -> None:
+    """Set the limits of this process; when memory is short, the kernel also kills it first."""
+    gc.disable()  # the child ends soon, and collecting millions of cells takes longer than reading them
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     Path("/proc/self/oom_score_adj").write_text("1000")
@@ -113,19 +113,19 @@ def _cap() -> None:
         resource.setrlimit(kind, (most, most))
 
 
-def _answer(request: dict[str, Any], upload: str, out: str) -> dict[str, Any]:
+def _reply_to(request: dict[str, Any], upload: str, out: str) -> dict[str, Any]:
     """Return the facts of a trace, or what is wrong with the upload."""
     try:
-        return _parsed(request, upload, out)
+        return _parse(request, upload, out)
     except (AcceleraError, UnicodeDecodeError) as error:
-        return {"refused": str(error).replace(upload, "the upload")[:_SHOWN]}
+        return {"refused": str(error).replace(upload, "the upload")[:_MESSAGE_CHARACTERS]}
     except MemoryError:
         return {"memory": True}
     except Exception as error:  # a fault of the reader; the upload is refused all the same
-        return {"fault": traceback.format_exc()[-_SHOWN:], "kind": type(error).__name__}
+        return {"fault": traceback.format_exc()[-_MESSAGE_CHARACTERS:], "kind": type(error).__name__}
 
 
-def _parsed(request: dict[str, Any], upload: str, out: str) -> dict[str, Any]:
+def _parse(request: dict[str, Any], upload: str, out: str) -> dict[str, Any]:
     most = request["most_accesses"]
     if request["format"] == "parquet":
         rows = _parquet_rows(upload)
@@ -143,7 +143,7 @@ def _parsed(request: dict[str, Any], upload: str, out: str) -> dict[str, Any]:
 
 
 def facts_of(trace: Trace) -> dict[str, Any]:
-    """Return what a stored trace is known by."""
+    """Return the columns of a stored trace: digest, model type, counts and bytes."""
     return {
         "digest": content_hash(trace),
         "model_type": trace.model_type[:100],
@@ -155,7 +155,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
 
 
 def _parquet_rows(upload: str) -> int:
-    """Return how many rows a file has by its own account, 0 for one that is damaged."""
+    """Return the number of rows in a file's metadata; 0 when the file is damaged."""
     from pyarrow import ArrowException, parquet
 
     try:
@@ -167,7 +167,7 @@ def _parquet_rows(upload: str) -> int:
 
 
 def _check_columns(upload: str) -> None:
-    """Refuse a table that is far too wide: its reader would take minutes to say so."""
+    """Raise TraceFormatError for a table of too many columns, which a reader needs minutes to refuse."""
     with Path(upload).open("rb") as file:
         columns = file.readline(_HEADER_BYTES).count(b",") + 1
     if columns > _COLUMNS:

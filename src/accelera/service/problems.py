@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): one JSON shape for everything that is not answered."""
+"""Errors as problem details (RFC 9457): one JSON shape for the replies to all requests that fail."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (AcceleraError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ValueError, HTTPStatus.UNPROCESSABLE_ENTITY),
 )
-"""The first match counts."""
+"""HTTP status of each class of errors; the first match counts."""
 _SHOWN_ERRORS = 20
-_SHOWN = 40
-"""Characters of a value that an error repeats."""
-_TOLD = frozenset({"value_error", "missing", "extra_forbidden", "json_invalid"})
-"""Kinds of validation errors whose message says what was found, or where nothing was."""
+_MOST_VALUE_CHARACTERS = 40
+"""Most characters of a value that an error repeats."""
+_SELF_EXPLAINING = frozenset({"value_error", "missing", "extra_forbidden", "json_invalid"})
+"""Types of validation errors whose message already says which value was found, or that none was."""
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _UNREADABLE = "There was an error parsing the body"
-"""FastAPI's words for a body that cannot be decoded; of one that is no JSON it says 422."""
+"""FastAPI's message for a body that cannot be decoded (400); to one that is no JSON it replies 422."""
 
 
 class Problem(Exception):
@@ -57,7 +57,7 @@ class Problem(Exception):
 
 
 def too_large(what: str, found: int, limit: int, remedy: str) -> Problem:
-    """Return the refusal of what exceeds a limit."""
+    """Return a Problem (413) for ``found`` units of ``what``, more than ``limit``."""
     return Problem(
         HTTPStatus.CONTENT_TOO_LARGE if hasattr(HTTPStatus, "CONTENT_TOO_LARGE") else HTTPStatus(413),
         f"{what}: {found:,} of at most {limit:,}; {remedy}",
@@ -69,7 +69,7 @@ def too_large(what: str, found: int, limit: int, remedy: str) -> Problem:
 def problem_reply(
     status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None, **members: Any
 ) -> Response:
-    """Return the reply that says what went wrong."""
+    """Return a reply whose body is a problem."""
     return Response(problem_content(status, detail, **members), int(status), headers, MEDIA_TYPE)
 
 
@@ -82,16 +82,16 @@ def problem_content(status: HTTPStatus, detail: str, **members: Any) -> bytes:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Let every error of ``app`` become a problem."""
-    app.add_exception_handler(Problem, _of_problem)
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(HTTPException, _of_http)
+    """Register handlers that turn every error of ``app`` into a problem reply."""
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
     for kind, _ in _STATUS:
-        app.add_exception_handler(kind, _of_refusal)
-    app.add_exception_handler(DBAPIError, _of_database)
-    app.add_exception_handler(OSError, _of_system)
-    app.add_exception_handler(ClientDisconnect, _of_disconnect)
-    app.add_exception_handler(Exception, _of_fault)
+        app.add_exception_handler(kind, _on_refusal)
+    app.add_exception_handler(DBAPIError, _on_database_error)
+    app.add_exception_handler(OSError, _on_os_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_unexpected_error)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -104,7 +104,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def document_traffic(schema: dict[str, Any]) -> None:
-    """Add what every operation may be refused with before it is looked at, but for that of the health."""
+    """Add the replies 429 and 503 of the middleware to every operation of ``schema`` except health."""
     refusals = {str(status): each for status, each in documented(429, 503).items()}
     for path, operations in schema["paths"].items():
         if not path.endswith("/health"):
@@ -138,36 +138,40 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-async def _of_problem(_: Request, error: Exception) -> Response:
+async def _on_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return problem_reply(error.status, error.detail, **error.members)
 
 
-async def _of_validation(_: Request, error: Exception) -> Response:
+async def _on_validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
+    errors = error.errors()
     wrong = [
         {
             "field": ".".join(str(part) for part in one["loc"]),
             "type": str(one["type"]),
-            "message": _worded(one),
+            "message": _field_message(one),
         }
-        for one in found[:_SHOWN_ERRORS]
+        for one in errors[:_SHOWN_ERRORS]
     ]
     first = f"{wrong[0]['field']}: {wrong[0]['message']}" if wrong else "the request cannot be read"
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return problem_reply(HTTPStatus.UNPROCESSABLE_ENTITY, first + more, errors=wrong)
 
 
-def _worded(one: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field, and what was found there where that is short."""
-    said, found = str(one["msg"]).removeprefix("Value error, "), one.get("input")
-    if one["type"] in _TOLD or not isinstance(found, str | int | float | None) or len(str(found)) > _SHOWN:
-        return said
-    return f"{said}; found {found!r}"
+def _field_message(one: Mapping[str, Any]) -> str:
+    """Return the message of a field's error, with the value that was found if it is short."""
+    message, value = str(one["msg"]).removeprefix("Value error, "), one.get("input")
+    if (
+        one["type"] in _SELF_EXPLAINING
+        or not isinstance(value, str | int | float | None)
+        or len(str(value)) > _MOST_VALUE_CHARACTERS
+    ):
+        return message
+    return f"{message}; found {value!r}"
 
 
-async def _of_http(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     detail = error.detail if error.detail and error.detail != status.phrase else status.description
@@ -175,27 +179,27 @@ async def _of_http(request: Request, error: Exception) -> Response:
     if status == HTTPStatus.BAD_REQUEST and error.detail == _UNREADABLE:
         status, detail = HTTPStatus.UNPROCESSABLE_ENTITY, "the body is no JSON text in UTF-8"
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = ", ".join(sorted(_methods(request)))
+        methods = ", ".join(sorted(_allowed_methods(request)))
         detail, headers = f"{request.method} is not answered here; {methods} is", {"Allow": methods}
     return problem_reply(status, detail or f"the service answers with {status.phrase}", headers)
 
 
-def _methods(request: Request) -> set[str]:
-    """Return what is answered at a path; the router itself tells of the first route alone."""
-    asked = [{**request.scope, "method": method} for method in _METHODS]
+def _allowed_methods(request: Request) -> set[str]:
+    """Return the methods that are allowed at a path; the router's own reply names only the first route's."""
+    scopes = [{**request.scope, "method": method} for method in _METHODS]
     routes = request.app.router.routes
-    return {each["method"] for each in asked if any(one.matches(each)[0] is Match.FULL for one in routes)}
+    return {each["method"] for each in scopes if any(one.matches(each)[0] is Match.FULL for one in routes)}
 
 
-async def _of_refusal(_: Request, error: Exception) -> Response:
+async def _on_refusal(_: Request, error: Exception) -> Response:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     return problem_reply(status, str(error))
 
 
-async def _of_database(request: Request, error: Exception) -> Response:
+async def _on_database_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, DBAPIError)
     if not isinstance(error, (OperationalError, InterfaceError)):
-        return await _of_fault(request, error)
+        return await _on_unexpected_error(request, error)
     LOG.error("%s %s: the database refused", request.method, request.url.path, exc_info=error)
     full = "full" in str(error.orig).lower() or "no space" in str(error.orig).lower()
     what = (
@@ -206,10 +210,10 @@ async def _of_database(request: Request, error: Exception) -> Response:
     )
 
 
-async def _of_system(request: Request, error: Exception) -> Response:
+async def _on_os_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
-        return await _of_fault(request, error)
+        return await _on_unexpected_error(request, error)
     LOG.error("%s %s: %s", request.method, request.url.path, error)
     return problem_reply(
         HTTPStatus.SERVICE_UNAVAILABLE,
@@ -218,12 +222,12 @@ async def _of_system(request: Request, error: Exception) -> Response:
     )
 
 
-async def _of_disconnect(_: Request, __: Exception) -> Response:
-    """Nobody hears this: the caller has gone before the body was there."""
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    """Return a reply that nobody receives: the caller disconnected before the body was complete."""
     return problem_reply(HTTPStatus.BAD_REQUEST, "the body ended before its length")
 
 
-async def _of_fault(request: Request, error: Exception) -> Response:
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem_reply(
         HTTPStatus.INTERNAL_SERVER_ERROR,

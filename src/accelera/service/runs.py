@@ -22,12 +22,12 @@ from accelera.service.settings import ServiceSettings
 router = APIRouter(prefix="/runs", tags=["history"], responses=documented(401, 422, 500))
 
 OBJECT_BYTES = 16_384
-"""Of a run's request, and of its figures, as JSON."""
-_SHOWN = ("id", "created_s", "kind", "title", "headline", "request", "figures", "trace", "job")
+"""Most bytes of a run's request, and of its figures, as JSON."""
+_RECORD_COLUMNS = ("id", "created_s", "kind", "title", "headline", "request", "figures", "trace", "job")
 
 
-def _storable(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object that every database takes; raises ValueError for one that is too large."""
+def _checked_object(value: dict[str, Any]) -> dict[str, Any]:
+    """Return ``value`` as JSON stores it; raises ValueError for no JSON object, or one that is too large."""
     try:
         content = orjson.dumps(value)
     except TypeError as error:
@@ -38,7 +38,7 @@ def _storable(value: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_checked_object)]
 Line = StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")
 RunId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 KindName = Annotated[str, StringConstraints(pattern="^[a-z][a-z_-]{0,39}$")]
@@ -80,40 +80,40 @@ async def list_runs(
         with _database(request).session() as session:
             found = session.scalars(newest.limit(limit).offset(offset)).all()
             total = session.scalar(select(func.count()).select_from(StoredRun).where(*of_kind))
-        return {"total": total, "runs": [shown(run) for run in found]}
+        return {"total": total, "runs": [run_record(run) for run in found]}
 
     return _json(await asyncio.to_thread(listed))
 
 
 @router.post("", status_code=201, summary="Keep a run", responses=documented(413))
-async def keep_run(request: Request, asked: KeptRun) -> Response:
+async def keep_run(request: Request, body: KeptRun) -> Response:
     """Keep what a caller was shown; ``trace`` is set where the request names a stored one."""
     settings: ServiceSettings = request.app.state.settings
 
-    def kept() -> StoredRun:
+    def store() -> StoredRun:
         with _database(request).session() as session:
-            given = asked.model_dump()
+            fields = body.model_dump()
             return keep(
-                session, StoredRun(**{**given, "title": asked.title or asked.kind}), settings.limits.runs
+                session, StoredRun(**{**fields, "title": body.title or body.kind}), settings.limits.runs
             )
 
-    run = await asyncio.to_thread(kept)
+    run = await asyncio.to_thread(store)
     location = f"{request.url.path.rstrip('/')}/{run.id}"
-    return _json(shown(run), HTTPStatus.CREATED, {"Location": location})
+    return _json(run_record(run), HTTPStatus.CREATED, {"Location": location})
 
 
 @router.get("/{id}", summary="Describe a run", responses=documented(404))
 async def describe_run(request: Request, id: RunId) -> Response:
     """Return a run."""
 
-    def found() -> StoredRun | None:
+    def load() -> StoredRun | None:
         with _database(request).session() as session:
             return session.get(StoredRun, id)
 
-    run = await asyncio.to_thread(found)
+    run = await asyncio.to_thread(load)
     if run is None:
-        raise _absent(id)
-    return _json(shown(run))
+        raise _run_not_found(id)
+    return _json(run_record(run))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a run", responses=documented(404))
@@ -126,16 +126,16 @@ async def delete_run(request: Request, id: RunId) -> Response:
             return int(result.rowcount)
 
     if not await asyncio.to_thread(deleted):
-        raise _absent(id)
+        raise _run_not_found(id)
     return Response(status_code=204)
 
 
-def shown(run: StoredRun) -> dict[str, Any]:
-    """Return a run as callers see it."""
-    return {name: getattr(run, name) for name in _SHOWN}
+def run_record(run: StoredRun) -> dict[str, Any]:
+    """Return a run as replies contain it."""
+    return {name: getattr(run, name) for name in _RECORD_COLUMNS}
 
 
-def _absent(id: str) -> Problem:
+def _run_not_found(id: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, f"there is no run {id}; GET /v1/runs lists what there is")
 
 

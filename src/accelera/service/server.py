@@ -13,53 +13,53 @@ from sqlalchemy.exc import SQLAlchemyError
 from accelera.errors import ArgumentError
 from accelera.execution import RayCluster
 from accelera.service.app import create_app
-from accelera.service.connections import PatientProtocol
+from accelera.service.connections import RequestTimeoutProtocol
 from accelera.service.database import Database
 from accelera.service.settings import ServiceSettings
 
-_END_S = 3
-"""How long open replies, such as event streams, may take to end."""
+_SHUTDOWN_S = 3
+"""Seconds that open replies, such as event streams, get to end at shutdown."""
 
 
 class _Server(uvicorn.Server):
-    """A server that says at once that it is to end, so that event streams do."""
+    """Server that calls ``on_exit`` as soon as a signal arrives, so that event streams end."""
 
-    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ending = ending
+        self._on_exit = on_exit
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Say so, then end as usual; the signal is not raised again at the end, where callers tidy up."""
-        self._ending()
+        """Call ``on_exit``, then shut down; the signal is not raised again, so that callers can clean up."""
+        self._on_exit()
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
 
 
-def serve(settings: ServiceSettings, tell: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; ``tell`` hears the address once, when requests are answered.
+def serve(settings: ServiceSettings, on_ready: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; ``on_ready`` is called with the URL once requests are answered.
 
     Raises ArgumentError where the address is taken or the database cannot be opened, ClusterError where no
     Ray cluster answers.
     """
     if settings.database_url:
         _check_database(settings.database_url)
-    with ExitStack() as ending:
-        if settings.ray_address:  # here, where a refusal is no failure of the application
-            ending.enter_context(RayCluster(settings.ray_address))
+    with ExitStack() as stack:
+        if settings.ray_address:  # checked here: an error in the application would be a failed start
+            stack.enter_context(RayCluster(settings.ray_address))
         app = create_app(settings)
-        listener = ending.enter_context(listening(settings.host, settings.port))
+        listener = stack.enter_context(listening(settings.host, settings.port))
         config = uvicorn.Config(
             app,
-            http=PatientProtocol,
+            http=RequestTimeoutProtocol,
             ws="none",
             log_level="warning",
             access_log=False,
-            timeout_graceful_shutdown=_END_S,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
             server_header=False,
         )
         host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        app.state.on_ready = lambda: tell(f"http://{shown}:{port}")
+        shown_host = f"[{host}]" if ":" in host else host
+        app.state.on_ready = lambda: on_ready(f"http://{shown_host}:{port}")
         _Server(config, lambda: app.state.stopping.set()).run(sockets=[listener])
 
 

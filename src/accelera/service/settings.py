@@ -113,8 +113,8 @@ class ServiceSettings:
     @property
     def requests_per_minute(self) -> int:
         """Requests a minute that one caller may make; 0: any number."""
-        asked = self.limits.requests_per_minute
-        return (0 if is_loopback(self.host) else REMOTE_RATE) if asked is None else asked
+        limit = self.limits.requests_per_minute
+        return (0 if is_loopback(self.host) else REMOTE_RATE) if limit is None else limit
 
     def __post_init__(self) -> None:
         if self.token and (len(self.token) < LEAST_TOKEN or not self.token.isascii()):
@@ -139,7 +139,7 @@ class ServiceSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is this machine alone; a name other than localhost is taken to be more."""
+    """Return whether ``host`` is a loopback address; of names only ``localhost`` counts as one."""
     if host == "localhost":
         return True
     try:
@@ -199,5 +199,5 @@ def _check_limit(name: str, value: Any) -> None:
 
 
 def is_token(given: str, expected: str) -> bool:
-    """Compare in a time that tells nothing."""
+    """Return whether the tokens are equal, in a time that does not depend on them."""
     return secrets.compare_digest(given.encode(), expected.encode())

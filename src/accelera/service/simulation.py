@@ -1,7 +1,7 @@
 """The seed's endpoints: simulate, score, validate, generate and compile a synthetic workload.
 
-Source: seed 003. Each takes the same description of a model and a seed for its dice, so that all answers
-are about one trace.
+Source: seed 003. Each takes the same description of a model and a seed for random numbers, so that all
+replies are about one trace.
 """
 
 from __future__ import annotations
@@ -77,67 +77,67 @@ Shape = Annotated[
 ]
 Policy = Annotated[PolicyName, Query(description="who is evicted; ML follows the eviction scores")]
 
-_QUICK = 10_000
-"""Accesses, by the estimate from above, of a trace that is replayed in the event loop."""
-_QUICK_SOURCE = 5_000
-"""Characters of a source text that is read there."""
+_INLINE_ACCESSES = 10_000
+"""Most accesses, by ``expected_accesses``, of a trace that is replayed in the event loop itself."""
+_INLINE_CHARACTERS = 5_000
+"""Most characters of a source text that is parsed in the event loop itself."""
 
 router = APIRouter(tags=["simulation"], responses=documented(401, 413, 422, 500))
 
 
 @router.post("/simulate", summary="Run a model's tensor accesses through a memory hierarchy")
 async def simulate_workload(
-    request: Request, asked: SimulationRequest, policy: Policy = "lru", trace: Shape = "rows"
+    request: Request, body: SimulationRequest, policy: Policy = "lru", trace: Shape = "rows"
 ) -> Response:
     """Return the seed's metrics, the trace with eviction scores, and the validation when asked."""
 
-    def made() -> Json:
-        found = _trace_of(request, asked)
-        scores = unit_scores(found, asked.scorer)
+    def compute() -> Json:
+        found = _trace_of(request, body)
+        scores = unit_scores(found, body.scorer)
         guiding = scores if policy.lower() in ("ml", "scored", "learned") else None
         report = simulate(
-            found, _machine(asked, found), policy, lookahead=asked.lookahead, score=guiding, seed=asked.seed
+            found, _machine(body, found), policy, lookahead=body.lookahead, score=guiding, seed=body.seed
         )
         figures = report.to_dict()
         answer: Json = {**report.as_seed_metrics(), "policy": figures["policy"], "figures": figures}
         if guiding is not None:
-            answer["gate"] = _gate(asked, found, guiding)
+            answer["gate"] = _gate(body, found, guiding)
         if trace != "none":
-            answer["trace"] = _shaped(found, trace, scores)
-        if asked.validate_trace:
+            answer["trace"] = _trace_json(found, trace, scores)
+        if body.validate_trace:
             answer["validation"] = validate_trace(found).to_dict()
         return answer
 
-    return await _replied(request, asked, ("simulate", policy, trace), made)
+    return await _cached_reply(request, body, ("simulate", policy, trace), compute)
 
 
 @router.post("/predict-schedule", summary="Score a model's tensors: the highest is to leave first")
-async def predict_schedule(request: Request, asked: ScoringRequest, trace: Shape = "rows") -> Response:
+async def predict_schedule(request: Request, body: ScoringRequest, trace: Shape = "rows") -> Response:
     """Return the trace with eviction scores from 0 (keep) to 1 (evict first), and whether to follow them."""
 
-    def made() -> Json:
-        found = _trace_of(request, asked)
-        scores = unit_scores(found, asked.scorer)
-        gate = _gate(asked, found, scores)
-        return {"scorer": asked.scorer, "gate": gate, "trace": _shaped(found, trace, scores)}
+    def compute() -> Json:
+        found = _trace_of(request, body)
+        scores = unit_scores(found, body.scorer)
+        gate = _gate(body, found, scores)
+        return {"scorer": body.scorer, "gate": gate, "trace": _trace_json(found, trace, scores)}
 
-    return await _replied(request, asked, ("schedule", trace), made)
+    return await _cached_reply(request, body, ("schedule", trace), compute)
 
 
 @router.post("/validate-trace", summary="Describe a model's reuse, locality and sizes")
-async def validate_workload(request: Request, asked: Workload) -> Response:
+async def validate_workload(request: Request, body: Workload) -> Response:
     """Return the figures and what they mean."""
-    return await _replied(
-        request, asked, ("validate",), lambda: validate_trace(_trace_of(request, asked)).to_dict()
+    return await _cached_reply(
+        request, body, ("validate",), lambda: validate_trace(_trace_of(request, body)).to_dict()
     )
 
 
 @router.post("/generate-trace", summary="Make the trace of a model of a given shape")
-async def generate_trace(request: Request, asked: Workload, trace: Shape = "rows") -> Response:
+async def generate_trace(request: Request, body: Workload, trace: Shape = "rows") -> Response:
     """Return the accesses in order, and what the trace holds."""
 
-    def made() -> Json:
-        found = _trace_of(request, asked)
+    def compute() -> Json:
+        found = _trace_of(request, body)
         summary = {
             "model_type": found.model_type,
             "accesses": found.access_count,
@@ -145,67 +145,74 @@ async def generate_trace(request: Request, asked: Workload, trace: Shape = "rows
             "steps": found.step_count,
             "footprint_bytes": found.footprint_bytes,
         }
-        return {**summary, "trace": _shaped(found, trace, None)}
+        return {**summary, "trace": _trace_json(found, trace, None)}
 
-    return await _replied(request, asked, ("generate", trace), made)
+    return await _cached_reply(request, body, ("generate", trace), compute)
 
 
 @router.post("/predict-compile", summary="Predict what compiling a model or a source text would bring")
-async def predict_compile(request: Request, asked: CompilationRequest) -> Response:
+async def predict_compile(request: Request, body: CompilationRequest) -> Response:
     """Return kernels, traffic, time and memory of a model; of a source text, what optimising it brings."""
 
-    def made() -> Json:
-        if asked.source is not None:
-            return _of_source(asked.source, asked)
-        found = _trace_of(request, asked)
-        prediction = predict_trace(found, hierarchy=asked.hierarchy, optimizer=asked.optimizer)
+    def compute() -> Json:
+        if body.source is not None:
+            return _compile_source(body.source, body)
+        found = _trace_of(request, body)
+        prediction = predict_trace(found, hierarchy=body.hierarchy, optimizer=body.optimizer)
         return prediction.to_dict()
 
-    return await _replied(request, asked, ("compile",), made, quick=len(asked.source or "") <= _QUICK_SOURCE)
+    return await _cached_reply(
+        request, body, ("compile",), compute, is_quick=len(body.source or "") <= _INLINE_CHARACTERS
+    )
 
 
-async def _replied(
-    request: Request, asked: Workload, key: tuple[str, ...], made: Callable[[], Json], *, quick: bool = True
+async def _cached_reply(
+    request: Request,
+    body: Workload,
+    key: tuple[str, ...],
+    compute: Callable[[], Json],
+    *,
+    is_quick: bool = True,
 ) -> Response:
-    """Reply from the cache or between two turns of the event loop; in a thread what takes longer."""
+    """Reply from the cache, else compute: a short trace in the event loop, any other in a thread."""
     cache: ReplyCache = request.app.state.replies
-    whole = (*key, asked.model_dump_json())
-    if cache.holds(whole) or (quick and asked.expected_accesses() <= _QUICK):
-        return cache.reply(whole, made)
+    full_key = (*key, body.model_dump_json())
+    if cache.holds(full_key) or (is_quick and body.expected_accesses() <= _INLINE_ACCESSES):
+        return cache.reply(full_key, compute)
     async with request.app.state.slow:
-        return cache.keep(whole, await asyncio.to_thread(lambda: json_bytes(made())))
+        return cache.keep(full_key, await asyncio.to_thread(lambda: json_bytes(compute())))
 
 
-def _of_source(source: str, asked: CompilationRequest) -> Json:
+def _compile_source(source: str, body: CompilationRequest) -> Json:
     try:
         return predict_source(
-            source, opt_level=asked.opt_level, language=asked.language, model_type=asked.model_type
+            source, opt_level=body.opt_level, language=body.language, model_type=body.model_type
         ).to_dict()
     except (SyntaxError, RecursionError, MemoryError) as error:  # the parser's own limits
-        raise ValueError(f"[predict-compile] the source is no {asked.language}: {error}") from error
+        raise ValueError(f"[predict-compile] the source is no {body.language}: {error}") from error
 
 
-def _trace_of(request: Request, asked: Workload) -> Trace:
+def _trace_of(request: Request, body: Workload) -> Trace:
     settings: ServiceSettings = request.app.state.settings
     limit = settings.limits.accesses
-    expected = asked.expected_accesses()
+    expected = body.expected_accesses()
     if expected > limit:
         raise too_large("accesses of the trace", expected, limit, "take fewer layers, steps or experts")
-    return asked.trace()
+    return body.trace()
 
 
-def _machine(asked: ScoringRequest, trace: Trace) -> Hierarchy:
-    machine = hierarchy_of(asked.hierarchy)
-    return machine if asked.capacity is None else machine.with_capacity(capacity_of(asked.capacity, trace))
+def _machine(body: ScoringRequest, trace: Trace) -> Hierarchy:
+    machine = hierarchy_of(body.hierarchy)
+    return machine if body.capacity is None else machine.with_capacity(capacity_of(body.capacity, trace))
 
 
-def _gate(asked: ScoringRequest, trace: Trace, scores: NDArray[np.float64]) -> Json:
+def _gate(body: ScoringRequest, trace: Trace, scores: NDArray[np.float64]) -> Json:
     """Return whether following the scores moves fewer bytes than plain policies on the machine."""
-    machine = _machine(asked, trace)
-    return gated(trace, scores, machine, lookahead=asked.lookahead, name=asked.scorer).to_dict()
+    machine = _machine(body, trace)
+    return gated(trace, scores, machine, lookahead=body.lookahead, name=body.scorer).to_dict()
 
 
-def _shaped(trace: Trace, shape: str, scores: NDArray[np.float64] | None) -> Any:
+def _trace_json(trace: Trace, shape: str, scores: NDArray[np.float64] | None) -> Any:
     if shape == "none":
         return None
     return rows_of(trace, scores) if shape == "rows" else columns_of(trace, scores)

@@ -14,7 +14,7 @@ from accelera.service.database import Database, StoredTrace
 from accelera.service.parser_process import FORMATS as PARSED
 from accelera.service.problems import Problem, documented
 from accelera.service.replies import json_bytes
-from accelera.service.trace_store import shown, store
+from accelera.service.trace_store import store, trace_record
 from accelera.service.upload_parser import UploadParser
 from accelera.trace.formats import FORMATS
 
@@ -55,8 +55,8 @@ async def store_trace(request: Request, name: Name, format: FormatName = None) -
     try:
         # Files without names: nothing of them is left behind, even by a service that is killed.
         with tempfile.TemporaryFile() as upload, tempfile.TemporaryFile() as out:
-            async for piece in request.stream():
-                upload.write(piece)
+            async for part in request.stream():
+                upload.write(part)
             upload.flush()
             if not upload.tell():
                 raise Problem(
@@ -65,7 +65,7 @@ async def store_trace(request: Request, name: Name, format: FormatName = None) -
             parser: UploadParser = state.parser
             async with state.parsers:
                 facts = await asyncio.to_thread(parser.parse, upload.fileno(), chosen, name, out.fileno())
-            return await asyncio.to_thread(_stored, request, name, facts, out.read())
+            return await asyncio.to_thread(_store_upload, request, name, facts, out.read())
     finally:
         state.receiving -= 1
 
@@ -81,9 +81,9 @@ async def list_traces(
     def listed() -> dict[str, Any]:
         newest = select(StoredTrace).order_by(StoredTrace.created_s.desc(), StoredTrace.digest)
         with _database(request).session() as session:
-            found = session.scalars(newest.limit(limit).offset(offset)).all()
+            stored = session.scalars(newest.limit(limit).offset(offset)).all()
             total = session.scalar(select(func.count()).select_from(StoredTrace))
-        return {"total": total, "traces": [shown(one) for one in found]}
+        return {"total": total, "traces": [trace_record(one) for one in stored]}
 
     return Response(json_bytes(await asyncio.to_thread(listed)), media_type="application/json")
 
@@ -91,8 +91,8 @@ async def list_traces(
 @router.get("/{digest}", summary="Describe a stored trace", responses=documented(404))
 async def describe_trace(request: Request, digest: Digest) -> Response:
     """Return what a stored trace holds."""
-    found = await asyncio.to_thread(_found, request, digest)
-    return Response(json_bytes(shown(found)), media_type="application/json")
+    stored = await asyncio.to_thread(_stored_trace, request, digest)
+    return Response(json_bytes(trace_record(stored)), media_type="application/json")
 
 
 @router.get(
@@ -106,10 +106,10 @@ async def download_trace(request: Request, digest: Digest) -> Response:
 
     def content() -> bytes:
         with _database(request).session() as session:
-            found = session.get(StoredTrace, digest)
-            if found is None:
-                raise absent(digest)
-            return found.parquet
+            stored = session.get(StoredTrace, digest)
+            if stored is None:
+                raise trace_not_found(digest)
+            return stored.parquet
 
     headers = {"Content-Disposition": f'attachment; filename="{digest[:16]}.parquet"'}
     return Response(await asyncio.to_thread(content), media_type=_PARQUET, headers=headers)
@@ -125,35 +125,35 @@ async def delete_trace(request: Request, digest: Digest) -> Response:
             return int(result.rowcount)
 
     if not await asyncio.to_thread(deleted):
-        raise absent(digest)
+        raise trace_not_found(digest)
     return Response(status_code=204)
 
 
-def _stored(request: Request, name: str, facts: dict[str, Any], content: bytes) -> Response:
+def _store_upload(request: Request, name: str, facts: dict[str, Any], content: bytes) -> Response:
     found, is_new = store(_database(request), name, facts, content)
     location = f"{request.url.path.rstrip('/')}/{facts['digest']}"
     status = HTTPStatus.CREATED if is_new else HTTPStatus.OK
     return Response(json_bytes(found), int(status), {"Location": location}, "application/json")
 
 
-def _found(request: Request, digest: str) -> StoredTrace:
+def _stored_trace(request: Request, digest: str) -> StoredTrace:
     with _database(request).session() as session:
-        found = session.get(StoredTrace, digest)
-    if found is None:
-        raise absent(digest)
-    return found
+        stored = session.get(StoredTrace, digest)
+    if stored is None:
+        raise trace_not_found(digest)
+    return stored
 
 
-def absent(digest: str) -> Problem:
-    """Return the refusal of a digest that is not stored."""
+def trace_not_found(digest: str) -> Problem:
+    """Return the Problem (404) for a digest that is not stored."""
     return Problem(HTTPStatus.NOT_FOUND, f"there is no trace {digest}; GET /v1/traces lists what there is")
 
 
 def _format_of(name: str) -> str | None:
-    """Return the format that the end of a file's name tells of."""
-    ends = [(len(end), end.lower(), each) for each in PARSED for end in FORMATS[each].suffixes]
-    fitting = [(long, each) for long, end, each in ends if name.lower().endswith(end)]
-    return max(fitting)[1] if fitting else None
+    """Return the format with the longest suffix that ``name`` ends in; None when none fits."""
+    suffixes = [(len(end), end.lower(), each) for each in PARSED for end in FORMATS[each].suffixes]
+    matches = [(length, each) for length, end, each in suffixes if name.lower().endswith(end)]
+    return max(matches)[1] if matches else None
 
 
 def _database(request: Request) -> Database:

@@ -1,4 +1,4 @@
-"""HTTP of the service's client: requests, problem details made errors, and event streams."""
+"""HTTP transport of the service's client: requests, errors from problem details, and event streams."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Transport:
 
     def send(self, method: str, path: str, **content: Any) -> httpx.Response:
         """Return the reply to one request; raises ServiceError for every status from 400."""
-        with self._reached():
+        with self._connection_errors():
             reply = self._http.request(method, path, **content)
         if reply.is_error:
             _raise_problem(reply)
@@ -61,27 +61,29 @@ class Transport:
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON at ``path``."""
-        return self.send("GET", path, params=_given(parameters)).json()
+        return self.send("GET", path, params=_without_none(parameters)).json()
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **parameters: Any) -> httpx.Response:
         """Send JSON and return the reply."""
-        return self.send("POST", path, json=None if body is None else dict(body), params=_given(parameters))
+        return self.send(
+            "POST", path, json=None if body is None else dict(body), params=_without_none(parameters)
+        )
 
     def events(self, path: str, seen: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the JSON of each server-sent event, from the one after number ``seen``."""
         headers = {"Accept": "text/event-stream"} | ({} if seen is None else {"Last-Event-ID": str(seen)})
         timeout = httpx.Timeout(self._http.timeout.connect, read=None)
         with (
-            self._reached(),
+            self._connection_errors(),
             self._http.stream("GET", path, headers=headers, timeout=timeout) as reply,
         ):
             if reply.is_error:
                 reply.read()
                 _raise_problem(reply)
-            yield from _data_of(reply.iter_lines())
+            yield from _event_data(reply.iter_lines())
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except httpx.TimeoutException as error:
@@ -94,11 +96,11 @@ class Transport:
             ) from error
 
 
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _data_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _event_data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """Yield the data of events; comments, which keep a connection open, are passed over."""
     data: list[str] = []
     for line in lines:

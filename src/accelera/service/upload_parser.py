@@ -1,4 +1,4 @@
-"""Parser of uploads: sends each to a child of the parser process, and turns what comes back into a reply."""
+"""Parser of uploads: sends each to a child of the parser process, which replies with facts or an error."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from accelera.settings import passed_on
 
 LOG = logging.getLogger("accelera.service")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
-"""Variables that the parser process gets; the others may hold secrets."""
-_PATIENCE_S = 2.0 * SECONDS + 10
-_TRIES = 2
-_ENDING_S = 10.0
-"""How long a parser process that was killed may take to die until its request is tried once more."""
+"""Environment variables that the parser process inherits; the others may hold secrets."""
+_TIMEOUT_S = 2.0 * SECONDS + 10
+_ATTEMPTS = 2
+_EXIT_TIMEOUT_S = 10.0
+"""Seconds to wait for a killed parser process to exit, before its request is sent again."""
 
 
 @final
 class UploadParser:
     """Parses uploads in processes of their own, any number of threads at once.
 
-    ``most_accesses`` is how long a trace may be.
+    ``most_accesses`` is the limit on the accesses of a trace.
     """
 
     def __init__(self, most_accesses: int) -> None:
@@ -42,13 +42,13 @@ class UploadParser:
 
     @property
     def pid(self) -> int | None:
-        """The parser process, as far as one has been started."""
+        """Id of the parser process; None when none has been started."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the parser process unless it runs; it is started again when it is found dead."""
         with self._lock:
-            self._started()
+            self._running_process()
 
     def close(self) -> None:
         """End the parser process and all that it parses."""
@@ -59,41 +59,41 @@ class UploadParser:
         """Parse the file of the descriptor ``upload``, write it to that of ``out`` as Parquet.
 
         Returns what the trace holds. Raises Problem: 422 for what is no trace, 413 for what is too long or
-        takes more memory or time than is given, 503 when no process can be had.
+        takes more memory or time than the limits, 503 when no process can be started.
         """
         request = {"format": format, "name": name, "most_accesses": self._most_accesses}
         message = json.dumps(request).encode()
-        for _ in range(_TRIES):
-            process, answer = self._asked(message, upload, out)
-            if answer.strip():
-                return self._facts(json.loads(answer))
-            if answer == BEGUN:
-                raise _too_much()
-            _await_end(process)
+        for _ in range(_ATTEMPTS):
+            process, reply = self._send_request(message, upload, out)
+            if reply.strip():
+                return self._facts(json.loads(reply))
+            if reply == BEGUN:
+                raise _over_limits()
+            _wait_for_exit(process)
         raise Problem(
             HTTPStatus.SERVICE_UNAVAILABLE, "no process can be had to read uploads; try again later"
         )
 
-    def _asked(self, message: bytes, upload: int, out: int) -> tuple[subprocess.Popen[bytes], bytes]:
-        """Return the parser process and the child's answer: ``BEGUN`` alone when the child was ended.
+    def _send_request(self, message: bytes, upload: int, out: int) -> tuple[subprocess.Popen[bytes], bytes]:
+        """Return the parser process and the child's reply: ``BEGUN`` alone when the child was killed.
 
-        It is empty when there was no child: then the parser process has ended, or is about to.
+        The reply is empty when there was no child: then the parser process has ended, or is about to.
         """
         reading, writing = os.pipe()
         try:
             with self._lock:
-                process, control = self._started()
+                process, control = self._running_process()
                 try:
                     socket.send_fds(control, [message], [upload, out, writing])
                 except OSError:
                     return process, b""
                 finally:
                     os.close(writing)
-            return process, _all_of(reading)
+            return process, _read_reply(reading)
         finally:
             os.close(reading)
 
-    def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    def _running_process(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         if self._process is not None and self._control is not None and self._process.poll() is None:
             return self._process, self._control
         self._end()
@@ -116,55 +116,55 @@ class UploadParser:
             self._control = None
         if self._process is not None:
             try:
-                self._process.wait(_PATIENCE_S)
+                self._process.wait(_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
             self._process = None
 
-    def _facts(self, answer: dict[str, Any]) -> dict[str, Any]:
-        if "facts" in answer:
-            facts: dict[str, Any] = answer["facts"]
+    def _facts(self, reply: dict[str, Any]) -> dict[str, Any]:
+        if "facts" in reply:
+            facts: dict[str, Any] = reply["facts"]
             return facts
-        if "refused" in answer:
-            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, answer["refused"])
-        if "accesses" in answer:
+        if "refused" in reply:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, reply["refused"])
+        if "accesses" in reply:
             raise too_large(
-                "accesses of the trace", answer["accesses"], self._most_accesses, "cut it into parts"
+                "accesses of the trace", reply["accesses"], self._most_accesses, "cut it into parts"
             )
-        if "rows" in answer:
-            raise too_large("rows of the file", answer["rows"], answer["most_rows"], "cut it into parts")
-        if "fault" in answer:
-            LOG.error("an upload met a fault of its reader:\n%s", answer["fault"])
+        if "rows" in reply:
+            raise too_large("rows of the file", reply["rows"], reply["most_rows"], "cut it into parts")
+        if "fault" in reply:
+            LOG.error("an upload met a fault of its reader:\n%s", reply["fault"])
             raise Problem(
-                HTTPStatus.UNPROCESSABLE_ENTITY, f"the upload cannot be read as a trace ({answer['kind']})"
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"the upload cannot be read as a trace ({reply['kind']})"
             )
-        if "busy" in answer:
+        if "busy" in reply:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no process can be had; try again in a moment")
-        raise _too_much()
+        raise _over_limits()
 
 
-def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait a while for a process that is about to end: its descriptors are closed before."""
+def _wait_for_exit(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that is about to exit: it closes its descriptors a little earlier."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_ENDING_S)
+        process.wait(_EXIT_TIMEOUT_S)
 
 
-def _all_of(descriptor: int) -> bytes:
-    """Return what is written until the other end is closed, ``BEGUN`` when that takes too long."""
-    found = b""
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
+def _read_reply(descriptor: int) -> bytes:
+    """Return the bytes read until the other end is closed; ``BEGUN`` after a timeout."""
+    content = b""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
     while True:
-        if not waiting.poll(_PATIENCE_S * 1000):
+        if not poller.poll(_TIMEOUT_S * 1000):
             return BEGUN
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            return found
-        found += piece
+        part = os.read(descriptor, 1 << 16)
+        if not part:
+            return content
+        content += part
 
 
-def _too_much() -> Problem:
+def _over_limits() -> Problem:
     return Problem(
         HTTPStatus(413),
         f"the upload takes more than {MEMORY_BYTES >> 20} MiB of memory or {SECONDS} s to read; cut it into "

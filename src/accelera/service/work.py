@@ -31,14 +31,14 @@ from accelera.simulator.presets import capacity_of
 from accelera.trace import Trace, read_trace
 from accelera.views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 
-Tell = Callable[[float, str], None]
-"""Receives the progress of the work, from 0 to 1, and what is being done."""
-Work = Callable[[Database, Mapping[str, Any], Tell], Any]
-"""Makes the result of a request."""
+OnProgress = Callable[[float, str], None]
+"""Called with the progress of the work, from 0 to 1, and a text that says what is being done."""
+Work = Callable[[Database, Mapping[str, Any], OnProgress], Any]
+"""Function that does one kind of job: it returns the result of a request body."""
 
 
 class DispatchedJob(NamedTuple):
-    """A claimed job, as it is sent to a process."""
+    """A claimed job, as it is sent to a worker process."""
 
     database_url: str
     worker: str
@@ -47,134 +47,134 @@ class DispatchedJob(NamedTuple):
 
 
 class WorkResult(NamedTuple):
-    """What a process found."""
+    """Result of a job, as the worker process returns it."""
 
     result: bytes
-    """JSON."""
+    """The result as JSON."""
     summary: Summary | None
-    """What the history keeps of it."""
+    """Entry for the history; None for kinds of jobs that the history does not keep."""
 
 
-def carry_out(assignment: DispatchedJob) -> WorkResult:
+def run_job(job: DispatchedJob) -> WorkResult:
     """Do the work of a job and return its result; progress goes to the database."""
-    database = Database(assignment.database_url, migrate=False, limits=assignment.limits)
+    database = Database(job.database_url, migrate=False, limits=job.limits)
     try:
-        claim, queue = assignment.claim, JobQueue(database)
+        claim, queue = job.claim, JobQueue(database)
         work = KINDS[claim.kind]
 
-        def tell(progress: float, doing: str) -> None:
-            queue.tell(claim, assignment.worker, progress, doing)
+        def on_progress(progress: float, doing: str) -> None:
+            queue.report_progress(claim, job.worker, progress, doing)
 
-        found = work(database, claim.request, tell)
-        return WorkResult(json_bytes(found), summary_of(claim.kind, claim.request, found))
-    except Problem as refused:  # which does not travel between processes
-        raise ArgumentError(f"[{assignment.claim.kind}] {refused.detail}") from None
-    except BudgetExceededError as refused:  # nor does this
-        raise ArgumentError(str(refused)) from None
+        result = work(database, claim.request, on_progress)
+        return WorkResult(json_bytes(result), summary_of(claim.kind, claim.request, result))
+    except Problem as error:  # a Problem cannot be pickled
+        raise ArgumentError(f"[{job.claim.kind}] {error.detail}") from None
+    except BudgetExceededError as error:  # nor can this error
+        raise ArgumentError(str(error)) from None
     finally:
         database.close()
 
 
-def trace_of(database: Database, asked: Workload | str) -> Trace:
+def trace_of(database: Database, source: Workload | str) -> Trace:
     """Return a stored trace by its digest, or the trace of a workload."""
-    if isinstance(asked, Workload):
-        return asked.trace()
+    if isinstance(source, Workload):
+        return source.trace()
     with database.session() as session:
-        stored = session.get(StoredTrace, asked)
+        stored = session.get(StoredTrace, source)
         content = None if stored is None else stored.parquet
     if content is None:
-        raise ArgumentError(f"[trace] there is no trace {asked}; it may have been deleted")
+        raise ArgumentError(f"[trace] there is no trace {source}; it may have been deleted")
     with tempfile.TemporaryDirectory(prefix="accelera-trace-") as folder:
         path = Path(folder) / "trace.parquet"
         path.write_bytes(content)
         return read_trace(path)
 
 
-def _sweep(database: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-    asked = SweepRequest.model_validate(request)
-    trace = trace_of(database, asked.source)
-    names = tuple(dict.fromkeys(asked.policies or UNSCORED))
-    sizes: Any = asked.capacities
+def _sweep(database: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+    request = SweepRequest.model_validate(body)
+    trace = trace_of(database, request.source)
+    names = tuple(dict.fromkeys(request.policies or UNSCORED))
+    sizes: Any = request.capacities
     if isinstance(sizes, list):
-        sizes = [_some(each, trace) for each in sizes]
+        sizes = [_nonzero_capacity(each, trace) for each in sizes]
     reports = {}
     for number, name in enumerate(names):
-        tell(number / (len(names) + 1), f"replaying {trace.access_count:,} accesses under {name}")
-        found = sweep(trace, [name], sizes, seed=asked.seed, progress=False)
+        on_progress(number / (len(names) + 1), f"replaying {trace.access_count:,} accesses under {name}")
+        found = sweep(trace, [name], sizes, seed=request.seed, progress=False)
         sizes, reports[name] = found.capacities, found.reports[name]
-    if asked.bound:
-        tell(len(names) / (len(names) + 1), f"bounding {trace.access_count:,} accesses")
-    told = Sweep(trace, names, found.capacities, reports).to_dict(bound=asked.bound)
-    return {**told, "floor_bytes": MeasuredTrace(trace).floor_bytes}
+    if request.bound:
+        on_progress(len(names) / (len(names) + 1), f"bounding {trace.access_count:,} accesses")
+    figures = Sweep(trace, names, found.capacities, reports).to_dict(bound=request.bound)
+    return {**figures, "floor_bytes": MeasuredTrace(trace).floor_bytes}
 
 
-def _some(given: str, trace: Trace) -> int:
-    """Return a capacity in bytes; raises ArgumentError for none."""
-    found = capacity_of(given, trace)
-    if not found:
-        raise ArgumentError(f"[sweep] the capacity {given!r} is 0 bytes of this trace; give 1 byte or more")
-    return found
+def _nonzero_capacity(text: str, trace: Trace) -> int:
+    """Return a capacity in bytes; raises ArgumentError when it is 0."""
+    capacity = capacity_of(text, trace)
+    if not capacity:
+        raise ArgumentError(f"[sweep] the capacity {text!r} is 0 bytes of this trace; give 1 byte or more")
+    return capacity
 
 
-def _bounds(database: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-    asked = BoundsRequest.model_validate(request)
-    trace = trace_of(database, asked.source)
-    capacities = [capacity_of(each, trace) for each in asked.capacities]
-    tell(0.1, f"bounding {trace.access_count:,} accesses at {len(capacities)} capacities")
+def _bounds(database: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+    request = BoundsRequest.model_validate(body)
+    trace = trace_of(database, request.source)
+    capacities = [capacity_of(each, trace) for each in request.capacities]
+    on_progress(0.1, f"bounding {trace.access_count:,} accesses at {len(capacities)} capacities")
     if len(capacities) == 1:
         return {"capacities": capacities, "lower_bound_bytes": [lower_bound(trace, capacities[0])]}
     found = bound_curve(trace, capacities)
     return {"capacities": capacities, "lower_bound_bytes": found.tolist()}
 
 
-def _advise(database: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-    asked = AdviceRequest.model_validate(request)
-    trace = trace_of(database, asked.source)
-    MeasuredTrace(trace).check_runs("advise", capacity_of(asked.capacity, trace))
-    tell(0.1, f"trying policies on {trace.access_count:,} accesses")
-    return advise(trace, asked.capacity, asked.hierarchy, bound=asked.bound).to_dict()
+def _advise(database: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+    request = AdviceRequest.model_validate(body)
+    trace = trace_of(database, request.source)
+    MeasuredTrace(trace).check_runs("advise", capacity_of(request.capacity, trace))
+    on_progress(0.1, f"trying policies on {trace.access_count:,} accesses")
+    return advise(trace, request.capacity, request.hierarchy, bound=request.bound).to_dict()
 
 
-def fit_of(asked: FitRequest, facts: MeasuredTrace) -> Any:
-    """Return verdict, occupancy and comparison."""
-    return fit_view(facts, capacity_of(asked.budget, facts.trace), asked.what_if(), asked.policies)
+def fit_of(request: FitRequest, facts: MeasuredTrace) -> Any:
+    """Return the view of the page Fit: verdict, occupancy and comparison of policies."""
+    return fit_view(facts, capacity_of(request.budget, facts.trace), request.what_if(), request.policies)
 
 
-def least_of(asked: FitRequest, facts: MeasuredTrace) -> Any:
-    """Return the fit with the least bytes that any schedule moves."""
-    budget = capacity_of(asked.budget, facts.trace)
+def least_of(request: FitRequest, facts: MeasuredTrace) -> Any:
+    """Return the least bytes that any schedule moves, and the sentence of the verdict that mentions them."""
+    budget = capacity_of(request.budget, facts.trace)
     least = least_per_unit(facts, budget)
-    found = fit_view(facts, budget, asked.what_if(), asked.policies, least_bytes=least)
+    found = fit_view(facts, budget, request.what_if(), request.policies, least_bytes=least)
     return {"least_bytes": least, "per": found.verdict.per, "sentence": found.verdict.sentence}
 
 
-def ways_of(asked: FitRequest, facts: MeasuredTrace) -> Any:
-    """Return what makes a trace fit, or what else fits."""
-    source = asked.source
+def ways_of(request: FitRequest, facts: MeasuredTrace) -> Any:
+    """Return the changes that make a trace fit, or the room that is left when it fits."""
+    source = request.source
     workload = source.model_dump() if isinstance(source, Workload) else None
-    return ways_view(facts, capacity_of(asked.budget, facts.trace), workload)
+    return ways_view(facts, capacity_of(request.budget, facts.trace), workload)
 
 
-def curves_of(asked: CurvesRequest, facts: MeasuredTrace) -> Any:
-    """Return figures over the budget."""
-    return curves_view(facts, asked.policies, asked.points, asked.what_if(), bound=asked.bound)
+def curves_of(request: CurvesRequest, facts: MeasuredTrace) -> Any:
+    """Return bytes moved and miss ratios of each policy over the budget."""
+    return curves_view(facts, request.policies, request.points, request.what_if(), bound=request.bound)
 
 
-def timeline_of(asked: TimelineRequest, facts: MeasuredTrace) -> Any:
-    """Return what happens when."""
-    budget = capacity_of(asked.budget, facts.trace)
-    until = float("inf") if asked.end_s is None else asked.end_s
-    return timeline_view(facts, budget, asked.what_if(), asked.policy, window=(asked.begin_s, until))
+def timeline_of(request: TimelineRequest, facts: MeasuredTrace) -> Any:
+    """Return the timeline of a replay: compute, transfers and occupancy over time."""
+    budget = capacity_of(request.budget, facts.trace)
+    until = float("inf") if request.end_s is None else request.end_s
+    return timeline_view(facts, budget, request.what_if(), request.policy, window=(request.begin_s, until))
 
 
-def _pictured(asked_type: type[ViewRequest], view: Callable[[Any, MeasuredTrace], Any]) -> Work:
-    """Return the kind of work that makes a view of a trace."""
+def _view_work(request_type: type[ViewRequest], view: Callable[[Any, MeasuredTrace], Any]) -> Work:
+    """Return the work function that computes ``view`` of the trace in a request of ``request_type``."""
 
-    def work(database: Database, request: Mapping[str, Any], tell: Tell) -> Any:
-        asked = asked_type.model_validate(request)
-        trace = trace_of(database, asked.source)
-        tell(0.1, f"replaying {trace.access_count:,} accesses")
-        return view(asked, MeasuredTrace(trace))
+    def work(database: Database, body: Mapping[str, Any], on_progress: OnProgress) -> Any:
+        request = request_type.model_validate(body)
+        trace = trace_of(database, request.source)
+        on_progress(0.1, f"replaying {trace.access_count:,} accesses")
+        return view(request, MeasuredTrace(trace))
 
     return work
 
@@ -183,13 +183,13 @@ KINDS: Mapping[str, Work] = {
     "sweep": _sweep,
     "bounds": _bounds,
     "advise": _advise,
-    "fit": _pictured(FitRequest, fit_of),
-    "least": _pictured(FitRequest, least_of),
-    "ways": _pictured(FitRequest, ways_of),
-    "curves": _pictured(CurvesRequest, curves_of),
+    "fit": _view_work(FitRequest, fit_of),
+    "least": _view_work(FitRequest, least_of),
+    "ways": _view_work(FitRequest, ways_of),
+    "curves": _view_work(CurvesRequest, curves_of),
     "estimate": estimate_model,
     "plan": plan,
     "capture": capture_model,
-    "timeline": _pictured(TimelineRequest, timeline_of),
+    "timeline": _view_work(TimelineRequest, timeline_of),
 }
-"""Kinds by name."""
+"""Work functions by the name of the kind of job."""
