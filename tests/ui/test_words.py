@@ -95,7 +95,7 @@ def test_budgets_of_a_trace_are_read_back_and_lie_around_its_peak(peak: int, oth
 def test_a_past_run_opens_what_it_is_about(
     kind: str, request_: dict[str, Any], figures: dict[str, Any], page: str, part: Mapping[str, str]
 ) -> None:
-    place = history.place_of(PastRun("1", kind, request=request_, figures=figures, job="2"))
+    place = history.page_link_of(PastRun("1", kind, request=request_, figures=figures, job="2"))
     assert place is not None
     assert place[0] == page
     assert part.items() <= place[1].items()
@@ -116,13 +116,14 @@ FIELDS = ("source", "budget", "capacity", "config", "dtypes", "policies", "link_
 def test_whatever_a_program_has_kept_leaves_the_history_whole(kind: str, asked: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history, "ask", lambda _: presets())
-        place = history.place_of(PastRun("1", kind, request=asked))
+        place = history.page_link_of(PastRun("1", kind, request=asked))
     assert place is None or place[0] in PAGES
 
 
 def test_what_has_no_page_has_none() -> None:
     assert (
-        history.place_of(PastRun("1", "plan", request={"kind": "matmul", "a": [2, 2], "b": [2, 2]})) is None
+        history.page_link_of(PastRun("1", "plan", request={"kind": "matmul", "a": [2, 2], "b": [2, 2]}))
+        is None
     )
 
 

@@ -66,7 +66,7 @@ def curves_chart(
         The JSON of the view: ``per capacities moved miss_ratio least knee_bytes miss_knee_bytes``, sizes in
         bytes.
     budget_bytes
-        Where ``you`` are; no mark when absent.
+        Budget, marked as ``you``; no mark when absent.
     theme
         ``"light"`` or ``"dark"``.
     measure
@@ -85,7 +85,9 @@ def budget_mark(
     curves: ViewJson, budget_bytes: int, theme: str = "light", *, measure: Measure = "moved"
 ) -> Option | None:
     """Return the mark of ``you`` in ``curves_chart``, data of a ``markLine``; None where it is off."""
-    return _CurvesDrawing(curves, budget_bytes, theme_of(theme), measure, shown_lines(curves[measure])).you()
+    return _CurvesDrawing(
+        curves, budget_bytes, theme_of(theme), measure, shown_lines(curves[measure])
+    ).budget_mark()
 
 
 def curves_legend(
@@ -102,7 +104,7 @@ def curves_legend(
 
 
 class _CurvesDrawing:
-    """One option in the making."""
+    """Builder of one option of ECharts."""
 
     def __init__(
         self, curves: ViewJson, budget: int | None, theme: Theme, measure: Measure, names: list[str]
@@ -117,17 +119,17 @@ class _CurvesDrawing:
         least = curves.get("least") if self.bytes else None
         self.least = None if not least else np.asarray(least, np.float64) / self.scale.factor
         sizes = np.asarray(curves["capacities"], np.float64)
-        self.across: Scale = size_scale(float(sizes[-1]))
-        self.sizes = sizes / self.across.factor
-        self.budget = None if budget is None else budget / self.across.factor
+        self.x_scale: Scale = size_scale(float(sizes[-1]))
+        self.sizes = sizes / self.x_scale.factor
+        self.budget = None if budget is None else budget / self.x_scale.factor
         reach = float(self.sizes[-1])
         if self.budget is not None and self.budget > 1.6 * reach:
             self.budget = None
         self.x = round_ticks(0, max(reach, self.budget or 0), 6)
         knee = curves.get("knee_bytes" if self.bytes else "miss_knee_bytes")
-        self.knee = None if not knee else knee / self.across.factor
-        self.crowded = self.budget is not None and self.knee is not None
-        """Whether two texts stand above the plane: they have a row each, so that they never meet."""
+        self.knee = None if not knee else knee / self.x_scale.factor
+        self.has_two_marks = self.budget is not None and self.knee is not None
+        """Whether budget and knee are both marked: their labels then have a row each, not to overlap."""
         self.y = round_ticks(0, (largest / self.scale.factor or 1.0) * HEADROOM, 8)
 
     def option(self) -> Option:
@@ -135,20 +137,25 @@ class _CurvesDrawing:
         digits = max(len(f"{tick:g}") for tick in self.y.values)
         x = value_axis(
             self.theme,
-            f"memory, {self.across.unit}",
+            f"memory, {self.x_scale.unit}",
             min=0,
             max=self.x.high,
             interval=self.x.interval,
         )
         y = upright_axis(self.theme, unit, min=0, max=self.y.high, interval=self.y.interval)
-        y["nameGap"] = 46 if self.crowded else 30
+        y["nameGap"] = 46 if self.has_two_marks else 30
         return base(self.theme, self._description()) | {
-            "grid": {"left": 14 + 7 * digits, "right": 22, "top": 78 if self.crowded else 62, "bottom": 52},
+            "grid": {
+                "left": 14 + 7 * digits,
+                "right": 22,
+                "top": 78 if self.has_two_marks else 62,
+                "bottom": 52,
+            },
             "tooltip": tooltip(
                 self.theme,
                 trigger="axis",
                 valueFormatter=self.scale.printf.replace("%%", "%") if self.bytes else "%.1f %%",
-                axisPointer={"label": {"precision": 1, "formatter": f"{{value}} {self.across.unit}"}},
+                axisPointer={"label": {"precision": 1, "formatter": f"{{value}} {self.x_scale.unit}"}},
             ),
             "xAxis": x,
             "yAxis": y,
@@ -163,7 +170,7 @@ class _CurvesDrawing:
     def _series(self) -> list[Option]:
         series = []
         if self.least is not None:
-            series.append(self._impossible(self.least))
+            series.append(self._lower_bound(self.least))
         for index, name in reversed(list(enumerate(self.names))):
             series.append(self._line(name, policy_label(name), index))
         series[-1]["markLine"] = self._marks()
@@ -171,7 +178,7 @@ class _CurvesDrawing:
         return series
 
     def _line(self, name: str, label: str, index: int) -> Option:
-        taken = [self.colours[one] for one in self.names[:index]]
+        colours_before = [self.colours[one] for one in self.names[:index]]
         return {
             "type": "line",
             "name": label,
@@ -180,13 +187,13 @@ class _CurvesDrawing:
             "lineStyle": {
                 "width": 3.5 if not index else 2,
                 "color": self.colours[name],
-                "type": DASHES[taken.count(self.colours[name]) % len(DASHES)],
+                "type": DASHES[colours_before.count(self.colours[name]) % len(DASHES)],
             },
             "itemStyle": {"color": self.colours[name]},
             "emphasis": {"disabled": True},
         }
 
-    def _impossible(self, least: Array) -> Option:
+    def _lower_bound(self, least: Array) -> Option:
         return {
             "type": "line",
             "name": "least possible",
@@ -200,30 +207,30 @@ class _CurvesDrawing:
 
     def _rows(self, values: Array) -> list[list[float]]:
         pairs = zip(self.sizes.tolist(), values.tolist(), strict=True)
-        return [[round(size, self.across.decimals), round(one, self.scale.decimals)] for size, one in pairs]
+        return [[round(size, self.x_scale.decimals), round(one, self.scale.decimals)] for size, one in pairs]
 
     def _marks(self) -> Option:
         data = []
-        you = self.you()
-        if you is not None:
-            data.append(you)
+        budget_line = self.budget_mark()
+        if budget_line is not None:
+            data.append(budget_line)
         if self.knee is not None:
             text = f"knee {self._size(self.knee)}"
-            mark = self._upright(self.knee, text, self.theme.muted, 22 if self.crowded else 6)
+            mark = self._vertical_mark(self.knee, text, self.theme.muted, 22 if self.has_two_marks else 6)
             mark["lineStyle"] = {"color": self.theme.muted, "width": 1.5, "type": "dotted"}
             data.append(mark)
         return {"silent": True, "symbol": "none", "data": data}
 
     def _size(self, value: float) -> str:
-        return format_budget(round(value * self.across.factor))
+        return format_budget(round(value * self.x_scale.factor))
 
-    def you(self) -> Option | None:
+    def budget_mark(self) -> Option | None:
         """Return the mark of the budget, data of a ``markLine``; None where it is off the picture."""
         if self.budget is None:
             return None
-        return self._upright(self.budget, f"you: {self._size(self.budget)}", self.theme.ink, 6)
+        return self._vertical_mark(self.budget, f"you: {self._size(self.budget)}", self.theme.ink, 6)
 
-    def _upright(self, at: float, text: str, colour: str, distance: int) -> Option:
+    def _vertical_mark(self, at: float, text: str, colour: str, distance: int) -> Option:
         share = at / self.x.high
         align = "left" if share < 0.15 else "right" if share > 0.85 else "center"
         label = {
@@ -234,7 +241,7 @@ class _CurvesDrawing:
             "fontWeight": "bold",
         }
         return {
-            "xAxis": round(at, self.across.decimals),
+            "xAxis": round(at, self.x_scale.decimals),
             "label": label | {"distance": distance, "align": align},
             "lineStyle": {"color": colour, "width": 2, "type": "solid"},
         }
@@ -243,15 +250,15 @@ class _CurvesDrawing:
         """Return the names beside the lines, and what the shaded area is."""
         x = self.sizes / self.x.high
         lines = {name: line / self.y.high for name, line in self.lines.items()}
-        taken = self._taken()
+        reserved = self._reserved_boxes()
         marks = []
         if self.least is not None:
             lines["least"] = self.least / self.y.high
-            marks += self._explanation(x, lines["least"], taken)
+            marks += self._explanation(x, lines["least"], reserved)
         texts = {name: policy_label(name) for name in self.names}
         if self.least is not None and not marks:
             texts["least"] = "least possible"
-        for found in place_labels(x, lines, texts, taken=taken):
+        for found in place_labels(x, lines, texts, taken=reserved):
             text = ", ".join(texts[name] for name in found.names)
             marks.append(pin(found.x * self.x.high, found.y * self.y.high, text, self._style(found.names)))
         return marks
@@ -268,25 +275,25 @@ class _CurvesDrawing:
             padding=[1, 3],
         )
 
-    def _taken(self) -> list[Box]:
+    def _reserved_boxes(self) -> list[Box]:
         """Return where the upright lines and their texts are."""
-        found = []
-        for at, row in ((self.budget, 1.02), (self.knee, 1.1 if self.crowded else 1.02)):
+        boxes = []
+        for at, row in ((self.budget, 1.02), (self.knee, 1.1 if self.has_two_marks else 1.02)):
             if at is not None:
                 middle = at / self.x.high
-                found += [Box(middle - 0.16, middle + 0.16, row, row + 0.08)]
-                found += [Box(middle - 0.005, middle + 0.005, 0, 1)]
-        return found
+                boxes += [Box(middle - 0.16, middle + 0.16, row, row + 0.08)]
+                boxes += [Box(middle - 0.005, middle + 0.005, 0, 1)]
+        return boxes
 
-    def _explanation(self, x: Array, least: Array, taken: list[Box]) -> list[Option]:
+    def _explanation(self, x: Array, least: Array, reserved: list[Box]) -> list[Option]:
         """Return the words in the shaded area, where it is large enough for them; adds them to ``taken``."""
         text = "no schedule moves less"
         half = len(text) * TextSize.character * 0.95 / 2
         for middle in np.linspace(float(x[0]) + half + 0.02, 1 - half, 25).tolist():
             height = float(np.interp([middle - half, middle, middle + half], x, least).min())
             box = Box(middle - half, middle + half, height * 0.4 - 0.045, height * 0.4 + 0.045)
-            if height > 0.16 and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
+            if height > 0.16 and not any(box.overlaps(other) for other in reserved):
+                reserved.append(box)
                 label = {"color": self.theme.least, **letters(TEXT), "fontStyle": "italic"}
                 return [pin(middle * self.x.high, height * 0.4 * self.y.high, text, label)]
         return []

@@ -79,14 +79,14 @@ def figure_bytes(
     if format not in ("png", "svg"):
         raise ValueError(f"[figure] {format!r} is no format; take 'png' or 'svg'")
     make, height = _CHARTS[kind]
-    look = theme_of(theme)
-    more = {"budget_bytes": budget_bytes} if kind == "curves" else {}
-    option = make(view, theme=theme, **more)
+    palette = theme_of(theme)
+    extra = {"budget_bytes": budget_bytes} if kind == "curves" else {}
+    option = make(view, theme=theme, **extra)
     legend = _LEGENDS[kind](view, theme) if kind in _LEGENDS and option["series"] else []
-    return _drawn(option, (title or TITLES[kind], legend), height(view), format, look)
+    return _render(option, (title or TITLES[kind], legend), height(view), format, palette)
 
 
-def _drawn(
+def _render(
     option: Option, head: tuple[str, Sequence[Mapping[str, str]]], height: int, format: str, theme: Theme
 ) -> bytes:
     with needed_for("figure", "or take the charts in a report"):
@@ -140,27 +140,27 @@ def _draw_option(figure: Any, option: Option, height: int, theme: Theme) -> None
         figure.text(0.5, 0.45, option["title"]["text"], ha="center", size=11, color=theme.muted)
         return
     grids = option["grid"] if isinstance(option["grid"], list) else [option["grid"]]
-    across = option["xAxis"] if isinstance(option["xAxis"], list) else [option["xAxis"]]
-    upright = option["yAxis"] if isinstance(option["yAxis"], list) else [option["yAxis"]]
+    x_axes = option["xAxis"] if isinstance(option["xAxis"], list) else [option["xAxis"]]
+    y_axes = option["yAxis"] if isinstance(option["yAxis"], list) else [option["yAxis"]]
     # The fonts here are wider than a browser's.
-    extra = 24 if any(one["type"] == "category" for one in upright) else 0
+    extra = 24 if any(one["type"] == "category" for one in y_axes) else 0
     planes = []
     for index, grid in enumerate(grids):
-        low = grid.get("bottom", height - grid["top"] - grid.get("height", 0))
-        tall = height - grid["top"] - low
+        bottom = grid.get("bottom", height - grid["top"] - grid.get("height", 0))
+        plot_height = height - grid["top"] - bottom
         left = grid["left"] + extra
-        wide = WIDTH - left - grid["right"]
-        axes = figure.add_axes((left / WIDTH, low / total, wide / WIDTH, tall / total))
+        width = WIDTH - left - grid["right"]
+        axes = figure.add_axes((left / WIDTH, bottom / total, width / WIDTH, plot_height / total))
         axes.set_facecolor("none")
-        x = next(one for one in across if one.get("gridIndex", 0) == index)
-        y = next(one for one in upright if one.get("gridIndex", 0) == index)
-        _dress(axes, x, y, (wide, tall), theme)
+        x = next(one for one in x_axes if one.get("gridIndex", 0) == index)
+        y = next(one for one in y_axes if one.get("gridIndex", 0) == index)
+        _style_axes(axes, x, y, (width, plot_height), theme)
         planes.append(axes)
     for series in option["series"]:
         draw_series(planes[series.get("xAxisIndex", 0)], series, option, theme)
 
 
-def _dress(axes: Any, x: Option, y: Option, size: tuple[int, int], theme: Theme) -> None:
+def _style_axes(axes: Any, x: Option, y: Option, size: tuple[int, int], theme: Theme) -> None:
     """Give a plane its axes: limits, ticks, titles, lines."""
     for side in axes.spines.values():
         side.set_visible(False)
@@ -190,10 +190,10 @@ def _numbers(axes: Any, axis: Option, name: str, theme: Theme) -> None:
 
 
 def _categories(axes: Any, axis: Option, name: str, theme: Theme) -> None:
-    words = [unstyled(one["value"] if isinstance(one, dict) else one) for one in axis["data"]]
-    limits = (-0.5, len(words) - 0.5)
+    labels = [unstyled(one["value"] if isinstance(one, dict) else one) for one in axis["data"]]
+    limits = (-0.5, len(labels) - 0.5)
     getattr(axes, f"set_{name}lim")(*(limits[::-1] if axis.get("inverse") else limits))
-    turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if name == "x" else {}
-    getattr(axes, f"set_{name}ticks")(range(len(words)), words, color=theme.ink, **turned)
-    if name == "x" and len(words) > 20:
+    rotation = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if name == "x" else {}
+    getattr(axes, f"set_{name}ticks")(range(len(labels)), labels, color=theme.ink, **rotation)
+    if name == "x" and len(labels) > 20:
         axes.tick_params(axis="x", labelsize=7)

@@ -48,7 +48,7 @@ HEADROOM = 1.1
 """Of the upright axis over the peak, for labels."""
 BOTTOM_UP = ("weight", "optimizer_state", "kv_cache", "gradient", "input", "activation", "workspace")
 WORTH_NAMING = 1e-3
-"""Roles that never take this share of the peak are in the chart, but not in its legend."""
+"""Smallest share of the peak with which a role is in the legend; smaller ones are only in the chart."""
 FAR = 3.0
 """A budget of more than this many peaks is not drawn: the picture would be a thin strip."""
 NEAR_PEAK = 0.8
@@ -100,7 +100,7 @@ def occupancy_legend(occupancy: ViewJson, theme: str = "light") -> list[dict[str
 
 
 class _OccupancyDrawing:
-    """One option in the making."""
+    """Builder of one option of ECharts."""
 
     def __init__(self, view: ViewJson, theme: Theme) -> None:
         self.view, self.theme = view, theme
@@ -125,8 +125,8 @@ class _OccupancyDrawing:
                 valueFormatter=self.scale.printf,
                 axisPointer={"type": "line", "label": {"precision": 0, "formatter": "operation {value}"}},
             ),
-            "xAxis": self._across(),
-            "yAxis": self._upright(),
+            "xAxis": self._x_axis(),
+            "yAxis": self._y_axis(),
             "series": painted(self._series()),
         }
 
@@ -135,7 +135,7 @@ class _OccupancyDrawing:
         during = f" during {cut(self.peak['op'])}" if self.peak.get("op") else ""
         return f"{peak}{during}, the budget {format_size(self.view.get('budget_bytes') or 0)}."
 
-    def _across(self) -> Option:
+    def _x_axis(self) -> Option:
         name = "operation, in order"
         if self.view.get("budget_bytes") and self.budget is None:
             name += f" (the budget, {format_budget(self.view['budget_bytes'])}, is far above)"
@@ -144,7 +144,7 @@ class _OccupancyDrawing:
         axis["axisLabel"] |= {"showMaxLabel": self.end % whole_ticks(self.end) == 0, "hideOverlap": True}
         return axis
 
-    def _upright(self) -> Option:
+    def _y_axis(self) -> Option:
         ticks = self.ticks
         return upright_axis(self.theme, self.scale.unit, min=0, max=ticks.high, interval=ticks.interval)
 
@@ -220,16 +220,16 @@ class _OccupancyDrawing:
         return series
 
     @property
-    def _short(self) -> int:
+    def _short_bytes(self) -> int:
         return int(self.peak["bytes"]) - self.budget if self.budget is not None else 0
 
     @property
-    def _budget_right(self) -> bool:
-        """Whether the budget is named at the right end: away from the peak."""
+    def _is_budget_right(self) -> bool:
+        """Whether the budget's label is at the right end of its line, away from the peak."""
         return bool(self.peak["step"] <= 0.55 * self.end)
 
     def _budget_line(self, budget: int) -> Option:
-        text, end = f"budget {format_budget(budget)}", "End" if self._budget_right else "Start"
+        text, end = f"budget {format_budget(budget)}", "End" if self._is_budget_right else "Start"
         side = "Bottom" if NEAR_PEAK * self.peak["bytes"] < budget <= self.peak["bytes"] else "Top"
         return {
             "silent": True,
@@ -277,21 +277,21 @@ class _OccupancyDrawing:
         )
 
     def _excess_text(self) -> list[Option]:
-        if self._short / self.scale.factor < 0.15 * self.ticks.high or self.budget is None:
+        if self._short_bytes / self.scale.factor < 0.15 * self.ticks.high or self.budget is None:
             return []
-        low, high = (0.17, 0.55) if self._budget_right else (0.45, 0.83)
+        low, high = (0.17, 0.55) if self._is_budget_right else (0.45, 0.83)
         at = min(max(self.peak["step"] / self.end, low), high) * self.end
-        height = self.scale.of(self.budget + 0.4 * self._short)
+        height = self.scale.of(self.budget + 0.4 * self._short_bytes)
         colour = "#8c1c13"
         label = plate(self.theme, color="#ffffff", backgroundColor=colour, **letters(TEXT))
-        return [pin(at, height, f"{format_size(self._short)} too much", label)]
+        return [pin(at, height, f"{format_size(self._short_bytes)} too much", label)]
 
     def _role_names(self, colours: Mapping[str, str]) -> list[Option]:
         marks = []
         lower = np.zeros(len(self.view["steps"]))
         for role, upper in zip(self.roles, self.layers, strict=True):
             visible = upper if self.budget is None else np.minimum(upper, self.budget)
-            place = self._roomiest(lower, visible, str(role["label"]))
+            place = self._largest_place(lower, visible, str(role["label"]))
             if place is not None:
                 ink = ink_on(colours[role["role"]])
                 label = {"color": ink, **letters(TEXT), "fontWeight": "bold"}
@@ -299,20 +299,20 @@ class _OccupancyDrawing:
             lower = upper
         return marks
 
-    def _roomiest(self, lower: Array, upper: Array, text: str) -> tuple[float, float] | None:
-        """Return the middle of the largest place for ``text`` between two curves; None if none is."""
+    def _largest_place(self, lower: Array, upper: Array, text: str) -> tuple[float, float] | None:
+        """Return the middle of the largest place for ``text`` between two curves; None if it fits nowhere."""
         steps = np.asarray(self.view["steps"], np.float64)
         need = 20 / 260 * self.ticks.high * self.scale.factor
         half = (len(text) + 1) * 7.0 / NARROW * self.end / 2
-        best, found = need, None
+        best, place = need, None
         for middle in np.linspace(half, self.end - half, 41) if 2 * half < self.end else []:
             within = (steps >= middle - half) & (steps <= middle + half)
             if not within.any():
                 within[max(int(np.searchsorted(steps, middle, "right")) - 1, 0)] = True
             bottom, top = float(lower[within].max()), float(upper[within].min())
             if top - bottom > best * 1.02:
-                best, found = top - bottom, (float(middle), (top + bottom) / 2)
-        return found
+                best, place = top - bottom, (float(middle), (top + bottom) / 2)
+        return place
 
 
 def stacked_roles(view: ViewJson) -> list[ViewJson]:

@@ -105,9 +105,9 @@ def pin(x: float, y: float, text: str, label: Option, **more: Any) -> Option:
 
 
 def painted(series: list[Option]) -> list[Option]:
-    """Return ``series`` with the rule that each is painted over those before it.
+    """Return ``series`` with a ``z`` each, so that every one is painted over those before it.
 
-    Without it a chart that is given another option keeps the order in which its series first came.
+    Without ``z``, a chart that gets a new option keeps the order in which its series were first added.
     """
     for place, one in enumerate(series):
         one["z"] = round(2 + place / (len(series) + 1), 3)

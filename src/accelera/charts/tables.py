@@ -34,7 +34,7 @@ def table_bytes(view: Any, kind: str, format: Literal["csv", "parquet"] = "csv")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(zip(*map(_harmless, columns.values()), strict=True))
+        writer.writerows(zip(*map(_formula_safe, columns.values()), strict=True))
         return text.getvalue().encode()
     if format != "parquet":
         raise ValueError(f"[table] {format!r} is no format; take 'csv' or 'parquet'")
@@ -46,8 +46,8 @@ def table_bytes(view: Any, kind: str, format: Literal["csv", "parquet"] = "csv")
     return file.getvalue()
 
 
-def _harmless(column: list[Any]) -> list[Any]:
-    """Return cells that no spreadsheet takes for a formula: names of tensors may be anything."""
+def _formula_safe(column: list[Any]) -> list[Any]:
+    """Return cells of which none is a formula in a spreadsheet: tensors may have any name."""
     return ["'" + one if isinstance(one, str) and one[:1] in "=+-@\t\r" and one else one for one in column]
 
 

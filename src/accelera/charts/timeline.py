@@ -64,7 +64,7 @@ def timeline_chart(timeline: ViewJson, theme: str = "light") -> Option:
         "tooltip": tooltip(look, trigger="item"),
         "xAxis": [_time_axis(look, shown, "", 0), _time_axis(look, shown, f"time, {time.unit}", 1)],
         "yAxis": [_lane_axis(look, timeline, lanes), _hidden_axis(len(lanes))],
-        "series": [_lane(lane, row, time, _filled(lane, timeline)) for row, lane in enumerate(lanes)],
+        "series": [_lane(lane, row, time, _busy_share(lane, timeline)) for row, lane in enumerate(lanes)],
     }
     _add_memory(option, timeline, time, look)
     return option
@@ -113,7 +113,7 @@ def _hidden_axis(lanes: int) -> Option:
     return {"type": "value", "gridIndex": 0, "inverse": True, "min": 0, "max": lanes, "show": False}
 
 
-def _filled(lane: ViewJson, timeline: ViewJson) -> float:
+def _busy_share(lane: ViewJson, timeline: ViewJson) -> float:
     """Return the share of the drawn spans in which a lane is busy: under 1 where many are drawn as one."""
     drawn = sum(span["end"] - span["begin"] for span in lane["spans"])
     whole = not timeline.get("begin") and timeline.get("end", timeline["seconds"]) >= timeline["seconds"]
@@ -122,7 +122,7 @@ def _filled(lane: ViewJson, timeline: ViewJson) -> float:
     return float(min(max(timeline["busy"].get(lane["name"], drawn) / drawn, PALEST), 1.0))
 
 
-def _lane(lane: ViewJson, row: int, time: Scale, filled: float) -> Option:
+def _lane(lane: ViewJson, row: int, time: Scale, opacity: float) -> Option:
     """Return a lane: each span is an area of its own, with its own text at the pointer."""
     colour = COLOURS.get(lane["name"], SLOWER)
     return {
@@ -133,7 +133,7 @@ def _lane(lane: ViewJson, row: int, time: Scale, filled: float) -> Option:
         "symbol": "none",
         "data": [],
         "markArea": {
-            "itemStyle": {"color": colour, "opacity": round(filled, 2)},
+            "itemStyle": {"color": colour, "opacity": round(opacity, 2)},
             "label": {"show": False},
             "emphasis": {"label": {"show": False}},
             "data": [_span(span, lane["name"], row, time) for span in lane["spans"]],

@@ -57,29 +57,29 @@ class ChunkIterator:
     def __iter__(self) -> Iterator[Any]:
         chunks = iter(self.strategy.get_chunks(tuple(self.tensor.shape), self.chunk_size))
         if self.prefetch and current().enable_prefetch:
-            return self._overlapped(chunks)
+            return self._prefetched(chunks)
         return map(self._load, chunks)
 
-    def _overlapped(self, chunks: Iterator[Chunk]) -> Iterator[Any]:
+    def _prefetched(self, chunks: Iterator[Chunk]) -> Iterator[Any]:
         with ThreadPoolExecutor(1, thread_name_prefix="accelera-prefetch") as reader:
-            ahead = self._begin(chunks, reader)
-            while ahead is not None:
-                present = ahead()
-                ahead = self._begin(chunks, reader)
-                yield present
-                del present
+            next_chunk = self._start_load(chunks, reader)
+            while next_chunk is not None:
+                chunk = next_chunk()
+                next_chunk = self._start_load(chunks, reader)
+                yield chunk
+                del chunk
 
-    def _begin(self, chunks: Iterator[Chunk], reader: ThreadPoolExecutor) -> Callable[[], Any] | None:
-        """Return what fetches the next chunk, already on its way where memory allows; None at the end."""
+    def _start_load(self, chunks: Iterator[Chunk], reader: ThreadPoolExecutor) -> Callable[[], Any] | None:
+        """Return a function that returns the next chunk, loading it now if memory allows; None at the end."""
         chunk = next(chunks, None)
         if chunk is None:
             return None
         if self.memory_manager is not None and available_fraction(self.memory_manager) < PREFETCH_FRACTION:
             return partial(self._load, chunk)
-        return partial(self._finish, chunk, reader.submit(self._load, chunk))
+        return partial(self._await_load, chunk, reader.submit(self._load, chunk))
 
-    def _finish(self, chunk: Chunk, loading: Future[Any]) -> Any:
-        """Wait for a chunk loaded ahead; one that found no room is loaded now that there may be some."""
+    def _await_load(self, chunk: Chunk, loading: Future[Any]) -> Any:
+        """Wait for a chunk loaded ahead; if its load ran out of memory, load it again now."""
         try:
             return loading.result()
         except MemoryError:

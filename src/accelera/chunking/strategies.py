@@ -19,7 +19,7 @@ from accelera.errors import ShapeError, UnknownNameError
 
 
 class MemoryGauge(Protocol):
-    """Anything that can say how full a memory is (``accelera.memory.MemoryManager`` can)."""
+    """Anything that reports the free and total bytes of a memory, as ``memory.MemoryManager`` does."""
 
     def get_available_memory(self) -> int:
         """Return the bytes free now."""
@@ -92,7 +92,7 @@ Reason = Literal["kept", "memory pressure", "recovered", "out of memory"]
 
 @dataclass(frozen=True)
 class ChunkDecision:
-    """Why a chunk has the height it has."""
+    """Height of a chunk, and the reason for it."""
 
     first_row: int
     rows: int

@@ -18,18 +18,18 @@ Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 
 
 def once_per_trace(function: Callable[[Trace], Column]) -> Callable[[Trace], Column]:
-    """Return ``function`` with its results remembered, read-only, as long as their trace lives."""
-    found: WeakKeyDictionary[Trace, Column] = WeakKeyDictionary()
+    """Return ``function`` with a cache of its results, read-only, each as long as its trace lives."""
+    results: WeakKeyDictionary[Trace, Column] = WeakKeyDictionary()
 
     @functools.wraps(function)
-    def remembered(trace: Trace) -> Column:
-        if trace not in found:
+    def cached(trace: Trace) -> Column:
+        if trace not in results:
             result = function(trace)
             result.setflags(write=False)
-            found[trace] = result
-        return found[trace]
+            results[trace] = result
+        return results[trace]
 
-    return remembered
+    return cached
 
 
 class EvictionPolicy(Protocol):
@@ -85,7 +85,7 @@ class Knowledge:
     capacity_bytes: int = 0
     """Bytes of the tier."""
     buffers: int = 0
-    """How many buffers there are; 0 when unknown."""
+    """Number of buffers; 0 when unknown."""
     next_use: NDArray[np.int32] | None = None
     """Per access, the time of the same buffer's next access, or ``NEVER``."""
     next_read: NDArray[np.int32] | None = None
@@ -96,7 +96,7 @@ class Knowledge:
     seed: int = 0
     """Seed of policies that choose at random."""
     trace: Trace | None = None
-    """Where a score can be worked out from."""
+    """The trace, from which a score can be computed."""
 
     @classmethod
     def of(

@@ -34,7 +34,7 @@ def step_signatures(trace: Trace) -> NDArray[np.int64]:
     signature = access_signatures(trace).astype(np.uint64)
     steps = trace.step[trace.is_access]
     mixed = np.zeros(trace.step_count, dtype=np.uint64)
-    np.add.at(mixed, steps, _scrambled(signature))
+    np.add.at(mixed, steps, _mixed_bits(signature))
     return numbered(_op_numbers(trace), mixed)
 
 
@@ -64,7 +64,7 @@ def _op_numbers(trace: Trace) -> NDArray[np.int64]:
     return np.unique(np.array(trace.ops, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
 
 
-def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mixed_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return 64 well-mixed bits per value (the finisher of SplitMix64), whose sums tell sets apart."""
     mixed: NDArray[np.uint64] = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -80,10 +80,10 @@ AGREEMENT = 0.5
 """Share of the marks that must come once in each iteration."""
 
 MARKS = 3
-"""How many marks must agree, where there are so many signatures: fewer may do so by chance."""
+"""Least number of marks that must agree, if there are as many signatures: fewer may agree by chance."""
 
 CANDIDATES = 64
-"""How many counts of iterations are tried at most, from the fewest."""
+"""Most iteration counts that are tried, in rising order."""
 
 
 def iteration_starts(trace: Trace) -> NDArray[np.int64]:
@@ -115,7 +115,9 @@ def repetitions(signatures: NDArray[np.int64]) -> NDArray[np.int64]:
         places = _places(signatures, counts == repeats, int(repeats))
         lead: NDArray[np.int64] = places[0]
         span = (lead[-1] - lead[0]) * repeats / (repeats - 1)
-        if span >= COVER * len(signatures) and _agreeing(places) >= max(enough, AGREEMENT * len(places)):
+        if span >= COVER * len(signatures) and _agreeing_marks(places) >= max(
+            enough, AGREEMENT * len(places)
+        ):
             return lead
     return np.empty(0, dtype=np.int64)
 
@@ -128,7 +130,7 @@ def _places(signatures: NDArray[np.int64], mark: NDArray[np.bool_], repeats: int
     return places[np.argsort(places[:, 0])]
 
 
-def _agreeing(places: NDArray[np.int64]) -> int:
+def _agreeing_marks(places: NDArray[np.int64]) -> int:
     """Return the number of marks whose every occurrence lies between two neighbouring ones of the first."""
     lead = places[0]
     after = np.append(lead[1:], np.iinfo(np.int64).max)

@@ -173,7 +173,7 @@ def prepare(
 
 def _score(name: str, trace: Trace, given: ArrayLike | None) -> NDArray[np.float64]:
     if given is not None:
-        return _checked(given, trace.access_count)
+        return _checked_score(given, trace.access_count)
     if name not in SCORES:
         raise ValueError(
             f"[policy] {name} follows a score and none is given: pass score=, one number per access, "
@@ -182,7 +182,7 @@ def _score(name: str, trace: Trace, given: ArrayLike | None) -> NDArray[np.float
     return SCORES[name](trace)
 
 
-def _checked(given: ArrayLike, count: int) -> NDArray[np.float64]:
+def _checked_score(given: ArrayLike, count: int) -> NDArray[np.float64]:
     score = np.ascontiguousarray(given, dtype=np.float64)
     if score.shape != (count,):
         raise ShapeError(f"[policy] score has shape {score.shape}; ({count},), one per access, is needed")

@@ -44,7 +44,7 @@ def report_contents(
     what_if
         The machine; a card of the class ``gpu-24gb`` by default.
     policies
-        That are compared; four usual ones by default.
+        Names of policies to compare; four usual ones by default.
     bound
         Whether to work out the least bytes that any schedule moves: linear programs. None: for traces
         of up to ``BOUNDED`` accesses, which takes seconds.
@@ -84,7 +84,7 @@ def _facts(trace: Trace, machine: WhatIf, bound: bool) -> list[str]:
 
 
 MANY = 1.095
-"""Twice as much and the like is said of ratios above this, percent of smaller ones."""
+"""Ratios above this are written as factors (``2× as much``), smaller ones in percent (``4 % more``)."""
 
 
 def states_of(fit: ViewJson, curves: ViewJson) -> list[dict[str, Any]]:
@@ -148,11 +148,11 @@ def _text(verdict: ViewJson, comparison: ViewJson, budget: int) -> str:
     plain = next((row for row in rows if row["policy"] == verdict["plain_policy"]), None)
     if plain is not None and plain is not best and best["moved_bytes"]:
         text += f"; {plain['label']} {format_size(plain['moved_bytes'])}, "
-        text += _more(plain["moved_bytes"] / best["moved_bytes"])
+        text += _excess_words(plain["moved_bytes"] / best["moved_bytes"])
     if comparison.get("least_bytes") is not None:
         text += f". No schedule moves less than {format_size(comparison['least_bytes'])}"
     return f"{text}."
 
 
-def _more(ratio: float) -> str:
+def _excess_words(ratio: float) -> str:
     return f"{format_ratio(ratio)} as much" if ratio > MANY else f"{100 * (ratio - 1):.0f} % more"

@@ -33,8 +33,8 @@ from accelera.report import tables
 from accelera.report.contents import states_of
 from accelera.views import ViewJson
 
-_ENDS = (("keep", CIVIDIS[0]), ("evict first", CIVIDIS[-1]))
-"""Of the colours of scores."""
+_SCORE_COLOURS = (("keep", CIVIDIS[0]), ("evict first", CIVIDIS[-1]))
+"""Label and colour at both ends of the colour scale of scores."""
 MESSAGE_HEIGHT = 90
 """Pixels of a chart that only says why there is nothing to draw."""
 
@@ -110,14 +110,14 @@ def _charts(contents: ViewJson) -> dict[str, Any]:
     if contents.get("timeline"):
         charts["timeline"] = timeline_chart(contents["timeline"]), TIMELINE_HEIGHT
     if _has_scores(contents):
-        charts["scores"] = _squares(heatmap_chart(contents["scores"])), HEATMAP_HEIGHT
+        charts["scores"] = _as_scatter(heatmap_chart(contents["scores"])), HEATMAP_HEIGHT
     return {
         name: {"option": option, "height": height if option["series"] else MESSAGE_HEIGHT}
         for name, (option, height) in charts.items()
     }
 
 
-def _squares(heatmap: dict[str, Any]) -> dict[str, Any]:
+def _as_scatter(heatmap: dict[str, Any]) -> dict[str, Any]:
     """Return a heatmap as squares of a scatter chart: the page's ECharts has no heatmaps.
 
     The page's script gives them the size of a cell.
@@ -132,7 +132,7 @@ def _squares(heatmap: dict[str, Any]) -> dict[str, Any]:
 def _body(contents: ViewJson, states: Sequence[ViewJson]) -> list[str]:
     fit = contents["fit"]
     budget, per = format_budget(fit["verdict"]["budget_bytes"]), fit["comparison"]["per"]
-    parts = [*_head(contents), *_slider(states)]
+    parts = [*_header(contents), *_slider(states)]
     memory = tables.at_peak(fit["occupancy"], contents.get("largest") or [])
     legend = _legend("at the peak:", occupancy_legend(fit["occupancy"]))
     parts += _section("memory", "What fills the memory, step by step", legend, memory)
@@ -152,15 +152,15 @@ def _body(contents: ViewJson, states: Sequence[ViewJson]) -> list[str]:
         title = f"Transfers against compute, in {budget}"
         parts += _section("timeline", title, _busy(timeline), tables.timeline(timeline))
     if _has_scores(contents):
-        ends = [{"label": label, "text": "", "colour": colour} for label, colour in _ENDS]
+        ends = [{"label": label, "text": "", "colour": colour} for label, colour in _SCORE_COLOURS]
         table = tables.scores(contents["scores"])
         parts += _section("scores", "Eviction scores and reuse", _legend("", ends), table)
-    return [*parts, *_foot(contents)]
+    return [*parts, *_footer(contents)]
 
 
-def _head(contents: ViewJson) -> list[str]:
+def _header(contents: ViewJson) -> list[str]:
     verdict = contents["fit"]["verdict"]
-    headline = _unbroken(escape(verdict["headline"]))
+    headline = _with_fixed_units(escape(verdict["headline"]))
     if verdict["short_bytes"] > 0:
         # The last sentence of a headline says how much is missing.
         first, _, last = headline.rpartition(". ")
@@ -168,7 +168,7 @@ def _head(contents: ViewJson) -> list[str]:
     parts = [
         "<header>",
         f"<h1>{headline}</h1>",
-        f'<p class="sentence">{_unbroken(escape(verdict["sentence"]))}</p>',
+        f'<p class="sentence">{_with_fixed_units(escape(verdict["sentence"]))}</p>',
     ]
     title = contents.get("title")
     if title and title != verdict["headline"]:
@@ -177,8 +177,8 @@ def _head(contents: ViewJson) -> list[str]:
     return [*parts, *(f'<p class="note">{escape(note)}</p>' for note in notes), "</header>"]
 
 
-def _unbroken(text: str) -> str:
-    """Return ``text`` with every number kept together with its unit."""
+def _with_fixed_units(text: str) -> str:
+    """Return ``text`` with a no-break space between every number and its unit."""
     return re.sub(r"(\d) (B|[kMGTP]B)\b", "\\1\N{NO-BREAK SPACE}\\2", text)
 
 
@@ -239,7 +239,7 @@ def _busy(timeline: ViewJson) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def _foot(contents: ViewJson) -> list[str]:
+def _footer(contents: ViewJson) -> list[str]:
     facts = contents.get("facts") or []
     verdict = contents["fit"]["verdict"]
     lines = [*facts, f"the largest operation alone needs {format_size(verdict['floor_bytes'])}"]

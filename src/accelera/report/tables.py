@@ -26,11 +26,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
         + "</tr>"
         for row in rows
     )
-    said = f"<caption>{escape(caption)}</caption>" if caption else ""
+    caption_html = f"<caption>{escape(caption)}</caption>" if caption else ""
     name = escape(caption or "The numbers")
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{name}"><table>'
-        f"{said}<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{caption_html}<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -44,11 +44,11 @@ def at_peak(occupancy: ViewJson, largest: Sequence[ViewJson]) -> str:
         for role, size in peak["roles"].items()
     ]
     during = f" (operation {format_count(peak['step'])}, {peak['op']})" if peak.get("op") else ""
-    found = table(("role", "bytes", "share"), by_role, f"At the peak of {format_size(peak['bytes'])}{during}")
+    html = table(("role", "bytes", "share"), by_role, f"At the peak of {format_size(peak['bytes'])}{during}")
     if largest:
         rows = [[str(one["name"]), one["role"] or "–", format_size(one["size_bytes"])] for one in largest]
-        found += table(("tensor", "role", "bytes"), rows, "The largest tensors alive then")
-    return found
+        html += table(("tensor", "role", "bytes"), rows, "The largest tensors alive then")
+    return html
 
 
 def policies(comparison: ViewJson) -> str:
@@ -73,7 +73,7 @@ def policies(comparison: ViewJson) -> str:
 
 def curves(view: ViewJson) -> str:
     """Return bytes moved per policy at a few of the budgets."""
-    shown = _few(view)
+    shown = _column_indices(view)
     rows = [
         [policy_label(name), *(format_size(moved[at]) for at in shown)]
         for name, moved in view["moved"].items()
@@ -86,7 +86,7 @@ def curves(view: ViewJson) -> str:
 
 def misses(view: ViewJson) -> str:
     """Return the share of accesses that miss per policy, at a few of the budgets."""
-    shown = _few(view)
+    shown = _column_indices(view)
     rows = [
         [policy_label(name), *(format_share(ratio[at]) for at in shown)]
         for name, ratio in view["miss_ratio"].items()
@@ -95,8 +95,8 @@ def misses(view: ViewJson) -> str:
     return table(head, rows, "Misses, share of all accesses; the first access to a tensor is one")
 
 
-def _few(view: ViewJson) -> list[int]:
-    """Return places of budgets that a table has room for."""
+def _column_indices(view: ViewJson) -> list[int]:
+    """Return the indices of at most ``COLUMNS`` capacities, evenly spread."""
     count = len(view["capacities"])
     places: list[int] = np.unique(np.linspace(0, count - 1, min(COLUMNS, count)).astype(int)).tolist()
     return places

@@ -1,4 +1,4 @@
-"""The service that the pages speak to: one client for all sessions, and answers that are kept."""
+"""Connection of the pages to the service: one client for all sessions, and a cache of answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import streamlit as st
 
 from accelera.service.client import CopilotClient, JobStatus
 
-ANSWERS = 256
-"""Answers that are kept: a slider that is moved back shows its picture at once."""
+MOST_ANSWERS = 256
+"""Answers in the cache: a slider that is moved back shows its chart at once."""
 TIMEOUT_S = 60.0
 
 
@@ -24,55 +24,55 @@ def service() -> CopilotClient:
     """Return the client of the service that was named in the arguments after ``--``, else in the settings."""
     parser = argparse.ArgumentParser(prog="streamlit run main.py --", allow_abbrev=False)
     parser.add_argument("--service", metavar="URL", default=None)
-    given, _ = parser.parse_known_args(sys.argv[1:])
-    return CopilotClient(given.service, timeout_s=TIMEOUT_S)
+    arguments, _ = parser.parse_known_args(sys.argv[1:])
+    return CopilotClient(arguments.service, timeout_s=TIMEOUT_S)
 
 
-class Answers:
-    """The latest answers of the service by what was asked; for all sessions, since all send one token."""
+class AnswerCache:
+    """LRU cache of the service's answers, by request; shared by all sessions, since all send one token."""
 
-    def __init__(self, most: int = ANSWERS) -> None:
+    def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._answers: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str, find: Callable[[], Any]) -> Any:
-        """Return the answer to ``key``, asked for with ``find`` when it is not kept."""
+        """Return the answer for ``key``; on a miss, what ``find`` returns."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = find()
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return self._answers[key]
+        answer = find()
         with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return found
+            self._answers[key] = answer
+            while len(self._answers) > self._most:
+                self._answers.popitem(last=False)
+        return answer
 
     def all(self) -> dict[str, Any]:
-        """Return all that is kept."""
+        """Return all cached answers by key."""
         with self._lock:
-            return dict(self._kept)
+            return dict(self._answers)
 
     def forget(self) -> None:
-        """Forget all: something was deleted, or the service is another."""
+        """Empty the cache: something was deleted, or another service is used."""
         with self._lock:
-            self._kept.clear()
+            self._answers.clear()
 
 
 @st.cache_resource(show_spinner=False)
-def answers() -> Answers:
-    """Return the answers of this process."""
-    return Answers()
+def answers() -> AnswerCache:
+    """Return the cache of this process."""
+    return AnswerCache()
 
 
 def ask(method: str, *args: Any, **options: Any) -> Any:
-    """Return what a method of the client answers, kept from an earlier time where it was asked before.
+    """Return the result of a method of the client, from the cache if an equal call was made before.
 
-    A question that becomes a job shows its progress meanwhile. Callers do not change what they get.
+    While a job runs, its progress is shown. Callers must not change the result, which is shared.
     """
     key = json.dumps([method, args, options], sort_keys=True)
-    place = st.empty()  # also where the answer is known: what follows keeps its place on the page
+    place = st.empty()  # also on a cache hit, so that what follows keeps its place on the page
 
     def find() -> Any:
         try:
@@ -87,14 +87,14 @@ _LONG = ("fit", "ways_to_fit", "least_bytes", "curves", "timeline", "estimate", 
 
 
 def _progress(method: str, place: Any) -> dict[str, Any]:
-    return {"on_progress": shown_in(place)} if method in _LONG else {}
+    return {"on_progress": progress_in(place)} if method in _LONG else {}
 
 
-def shown_in(place: Any) -> Callable[[JobStatus], None]:
-    """Return what draws a job's progress in a place of the page."""
+def progress_in(place: Any) -> Callable[[JobStatus], None]:
+    """Return a callback that draws a job's progress in ``place``, an ``st.empty`` of the page."""
 
-    def tell(job: JobStatus) -> None:
+    def draw_progress(job: JobStatus) -> None:
         if not job.has_ended:
             place.progress(min(max(job.progress, 0.02), 1.0), job.doing or f"{job.kind}: {job.state}")
 
-    return tell
+    return draw_progress

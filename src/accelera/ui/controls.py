@@ -45,15 +45,15 @@ _MOST_CONTEXT = 1 << 20
 
 
 def controls(*, policies: bool = True) -> Question | ConfigQuestion:
-    """Draw the sidebar and return what it asks; without ``policies`` it asks about the usual ones."""
+    """Draw the sidebar and return its question; without ``policies`` the usual policies are compared."""
     with failures_shown("models"):
-        known: Mapping[str, Any] = ask("models")
+        presets: Mapping[str, Any] = ask("models")
     stored = stored_trace()
     with st.sidebar:
         if stored is not None:
             show_stored(stored)
-            return _machine(known, stored.digest, policies)
-        return _model_and_machine(known, policies)
+            return _machine(presets, stored.digest, policies)
+        return _model_and_machine(presets, policies)
 
 
 def stored_trace() -> TraceRecord | None:
@@ -66,10 +66,10 @@ def stored_trace() -> TraceRecord | None:
     return found
 
 
-def show_stored(found: TraceRecord) -> None:
+def show_stored(trace: TraceRecord) -> None:
     """Draw what a stored trace is, and the way back."""
-    st.markdown(f"**Trace** {escaped(found.name)}")
-    st.markdown(f"{found.accesses:,} accesses of {found.buffers:,} tensors in {found.steps:,} steps")
+    st.markdown(f"**Trace** {escaped(trace.name)}")
+    st.markdown(f"{trace.accesses:,} accesses of {trace.buffers:,} tensors in {trace.steps:,} steps")
     st.button("Back to a model", on_click=_leave_trace, width="stretch")
 
 
@@ -77,23 +77,23 @@ def _leave_trace() -> None:
     del st.query_params["trace"]
 
 
-def _model_and_machine(known: Mapping[str, Any], policies: bool) -> Question | ConfigQuestion:
+def _model_and_machine(presets: Mapping[str, Any], policies: bool) -> Question | ConfigQuestion:
     runs = st.segmented_control(
         "What runs", list(RUNS), default="Generate", required=True, key="runs", bind=BOUND, width="stretch"
     )
     runs = runs or "Generate"
-    names = [*(each["name"] for each in known["models"]), OWN_SHAPE, CONFIG]
+    names = [*(each["name"] for each in presets["models"]), OWN_SHAPE, CONFIG]
     first = names.index(FIRST_MODEL) if FIRST_MODEL in names else 0
     name = st.selectbox("Model", names, index=first, key="model", bind=BOUND)
     config = _config() if name == CONFIG else None
-    layers, width = _shape(name, known)
+    layers, width = _shape(name, presets)
     batch = st.slider("Batch (sequences)", *BATCHES, value=1, key="batch", bind=BOUND)
     context = st.select_slider("Context (tokens)", _contexts(), value=1024, key="context", bind=BOUND)
     dtype = str(st.selectbox("Element type", DTYPES, key="dtype", bind=BOUND))
     if name == CONFIG:
-        machine = _machine(known, "", policies)
+        machine = _machine(presets, "", policies)
         return ConfigQuestion(config, runs, batch, context, dtype, machine.budget_bytes)
-    return _machine(known, workload(runs, layers, width, batch, context, dtype), policies)
+    return _machine(presets, workload(runs, layers, width, batch, context, dtype), policies)
 
 
 def _config() -> dict[str, Any] | None:
@@ -113,27 +113,27 @@ def _config() -> dict[str, Any] | None:
     return config
 
 
-def _shape(name: str, known: Mapping[str, Any]) -> tuple[int, int]:
+def _shape(name: str, presets: Mapping[str, Any]) -> tuple[int, int]:
     if name == OWN_SHAPE:
         left, right = st.columns(2)
         layers = left.number_input("Layers", 1, 200, 32, key="layers", bind=BOUND)
         width = right.number_input("Hidden size", 64, 32_768, 4096, step=64, key="width", bind=BOUND)
         return int(layers), int(width)
-    found = [each for each in known["models"] if each["name"] == name]
-    return (found[0]["num_layers"], found[0]["hidden_size"]) if found else (1, 64)
+    matches = [each for each in presets["models"] if each["name"] == name]
+    return (matches[0]["num_layers"], matches[0]["hidden_size"]) if matches else (1, 64)
 
 
 def _contexts() -> Sequence[int]:
-    """Return the slider's lengths, with those that a way out or a link has asked for."""
-    more: set[int] = st.session_state.setdefault("_contexts", set())
-    asked = st.query_params.get("context", "")
-    if asked.isdecimal() and 1 <= int(asked) <= _MOST_CONTEXT:
-        more.add(int(asked))
-    return sorted({*CONTEXTS, *more})
+    """Return the slider's lengths, and those that a way to fit or a link has set."""
+    extra: set[int] = st.session_state.setdefault("_contexts", set())
+    linked = st.query_params.get("context", "")
+    if linked.isdecimal() and 1 <= int(linked) <= _MOST_CONTEXT:
+        extra.add(int(linked))
+    return sorted({*CONTEXTS, *extra})
 
 
-def _machine(known: Mapping[str, Any], source: Mapping[str, Any] | str, policies: bool) -> Question:
-    cards = {each["name"]: each for each in known["cards"]}
+def _machine(presets: Mapping[str, Any], source: Mapping[str, Any] | str, policies: bool) -> Question:
+    cards = {each["name"]: each for each in presets["cards"]}
     first = list(cards).index(FIRST_CARD) if FIRST_CARD in cards else 0
     name = st.selectbox(
         "Card", list(cards), index=first, key="card", bind=BOUND, on_change=_take_card, args=(cards,)
@@ -171,21 +171,21 @@ def _trace_budget(digest: str, cards: Mapping[str, Any], card: Mapping[str, Any]
 
 
 def _needs_of(digest: str) -> Mapping[str, int]:
-    """Return peak and floor of a stored trace: one replay, kept; the trace's record does not tell."""
+    """Return the verdict of a stored trace, with its peak and floor: the trace's record has neither."""
     with failures_shown("peak"):
         verdict: Mapping[str, int] = ask("fit", digest, "100%", policies=["lru"])["verdict"]
     return verdict
 
 
 def _budgets_of(digest: str, cards: Mapping[str, Any]) -> dict[str, int]:
-    """Return the slider's budgets by label, with those of cards, and with what links have asked for."""
+    """Return the slider's budgets by label, with those of cards, and those that links have set."""
     peak = _needs_of(digest)["needs_bytes"]
-    more: set[int] = st.session_state.setdefault(f"_budgets_{digest}", set())
-    asked = bytes_of(st.query_params.get("memory", ""))
-    if asked:
-        more.add(asked)
+    extra: set[int] = st.session_state.setdefault(f"_budgets_{digest}", set())
+    linked = bytes_of(st.query_params.get("memory", ""))
+    if linked:
+        extra.add(linked)
     return trace_budgets(
-        peak, {*more, *(one["bytes"] for one in cards.values() if one["bytes"] <= 1.5 * peak)}
+        peak, {*extra, *(one["bytes"] for one in cards.values() if one["bytes"] <= 1.5 * peak)}
     )
 
 
@@ -209,7 +209,7 @@ def _link_of(card: Mapping[str, Any]) -> int:
 
 
 def apply(changes: Mapping[str, Any], cards: Sequence[Mapping[str, Any]]) -> None:
-    """Set controls to the fields of a way out, as the service names them."""
+    """Set controls to the ``changes`` of a way to fit, whose names are those of the service."""
     state = st.session_state
     if "batch_size" in changes:
         state["batch"] = changes["batch_size"]

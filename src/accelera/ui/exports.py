@@ -1,4 +1,4 @@
-"""Forms in which a page's answer is kept: a line in the history, a link, and files."""
+"""Ways to save a page's answer: a run in the history, chart files and a report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _FIGURES = (
 
 @dataclass(frozen=True)
 class ChartExport:
-    """A chart that can be taken away, by the JSON of its view."""
+    """A chart that can be exported, with the JSON of its view."""
 
     kind: Kind
     view: Any
@@ -63,15 +63,17 @@ def keep_and_export(
     pictures: Sequence[ChartExport],
     report: Callable[[], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Draw the row of what can be done with an answer.
+    """Draw the buttons that save an answer to the history and export its charts.
 
-    ``report`` returns the contents of a report, and is asked when the file is.
+    ``report`` returns the contents of a report; it is called when the file is downloaded.
     """
     with st.container(horizontal=True, vertical_alignment="center", key="keeping"):
         if st.button("Save to history", icon=":material/bookmark_add:", key="save"):
-            kept = {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
+            stored_figures = {name: figures[name] for name in _FIGURES if figures.get(name) is not None}
             with failures_shown("save", stop=False):
-                service().save_run(kind, request, title=headline[:200], headline=headline[:500], figures=kept)
+                service().save_run(
+                    kind, request, title=headline[:200], headline=headline[:500], figures=stored_figures
+                )
                 st.toast("Saved: it is on the page History.", icon=":material/check:")
         if not pictures:
             return
@@ -90,8 +92,8 @@ def keep_and_export(
 
 
 @st.fragment
-def _exports(pictures: Sequence[ChartExport], look: str) -> None:
-    """Draw the choice of a picture and a format; a choice draws nothing else again."""
+def _exports(pictures: Sequence[ChartExport], theme_name: str) -> None:
+    """Draw the choice of a chart and a format, as a fragment: a choice does not redraw the page."""
     names = [TITLES[each.kind] for each in pictures]
     name = st.selectbox("What", names, key="export_what")
     format = str(st.selectbox("As", FORMATS, key="export_as"))
@@ -103,7 +105,7 @@ def _exports(pictures: Sequence[ChartExport], look: str) -> None:
         return
     st.download_button(
         f"Download the {format}",
-        lambda: _file(chosen, format.lower(), look),
+        lambda: _file(chosen, format.lower(), theme_name),
         f"{chosen.kind}.{format.lower()}",
         FORMATS[format],
         key="export_file",
@@ -113,21 +115,21 @@ def _exports(pictures: Sequence[ChartExport], look: str) -> None:
 
 
 def _check_backend(format: str) -> None:
-    """Raise BackendMissingError where what writes a format is absent: a button of a file could not say so."""
+    """Raise BackendMissingError if ``format`` needs an absent package: a download cannot show errors."""
     if format in ("PNG", "SVG"):
         require(f"export as {format}", "matplotlib", otherwise="or export the numbers as CSV")
     elif format == "Parquet":
         require("export as Parquet", "pyarrow", otherwise="or export as CSV")
 
 
-def _file(picture: ChartExport, format: str, look: str) -> bytes:
+def _file(picture: ChartExport, format: str, theme_name: str) -> bytes:
     if format in ("csv", "parquet"):
         return table_bytes(picture.view, picture.kind, "csv" if format == "csv" else "parquet")
     return figure_bytes(
         picture.view,
         picture.kind,
         "svg" if format == "svg" else "png",
-        look,
+        theme_name,
         budget_bytes=picture.budget_bytes,
     )
 

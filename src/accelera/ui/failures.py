@@ -13,9 +13,9 @@ from accelera.errors import AcceleraError, JobError, ServiceError, ServiceUnreac
 from accelera.ui.connection import answers, service
 from accelera.ui.pictures import escaped, page_of
 
-_ADDRESS = re.compile(r"; (?:GET|POST|PUT|DELETE) /\S+ .*$", re.DOTALL)
-"""What a caller of the service can do, which readers of a page cannot."""
-_START = "accelera serve --ui"
+_ENDPOINT_HINT = re.compile(r"; (?:GET|POST|PUT|DELETE) /\S+ .*$", re.DOTALL)
+"""End of an error's text that names an endpoint: advice for programs, not for readers of a page."""
+_START_COMMAND = "accelera serve --ui"
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def _show(error: AcceleraError, key: str, extent: Literal["page", "part"]) -> No
     if isinstance(error, ServiceUnreachableError):
         st.error(f"**The service does not answer** at {service().url}.")
         st.markdown("Start it in a terminal, then try again:")
-        st.code(_START, language="bash")
+        st.code(_START_COMMAND, language="bash")
     elif isinstance(error, JobError):
         st.error(f"**The job {error.state}.** {message_of(error)}")
         if st.button("Run it again", key=f"{key}_rerun"):
@@ -78,7 +78,7 @@ def message_of(error: AcceleraError) -> str:
 def sentence_of(text: str) -> str:
     """Return an error's text as a sentence, without what only programs can use."""
     text = text.split("] ", 1)[1] if text.startswith("[") and "] " in text else text
-    text = _ADDRESS.sub("", text).strip()
+    text = _ENDPOINT_HINT.sub("", text).strip()
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 

@@ -20,7 +20,7 @@ from accelera.ui.questions import parameters_of
 from accelera.ui.results import NAMES, figure_text
 
 SHOWN = 30
-_POLICIES = ("sweep", "advise", "bounds", "curves", "simulate")
+_POLICY_KINDS = ("sweep", "advise", "bounds", "curves", "simulate")
 """Kinds of runs whose stored trace the page Policies shows."""
 
 
@@ -58,32 +58,32 @@ def _row(run: PastRun, title: str) -> None:
         if run.headline and run.headline != run.title:
             st.markdown(escaped(run.headline))
         with st.container(horizontal=True, vertical_alignment="center"):
-            place = place_of(run)
-            if place is not None:
+            link = page_link_of(run)
+            if link is not None:
                 st.page_link(
-                    page_of(place[0]),
+                    page_of(link[0]),
                     label="Open again",
                     icon=":material/open_in_new:",
-                    query_params=place[1],
+                    query_params=link[1],
                 )
             if run.job:
                 st.page_link(page_of("traces"), label="Result of the job", query_params={"job": run.job})
             st.button("Delete", key=f"drop_{run.id[:12]}", on_click=_delete, args=(run.id,))
 
 
-def place_of(run: PastRun) -> tuple[str, Mapping[str, Any]] | None:
+def page_link_of(run: PastRun) -> tuple[str, Mapping[str, Any]] | None:
     """Return the page that shows a kept run again, and its query parameters; None where none does."""
     request = run.request or {}
     simulation, source = request.get("simulation"), request.get("source")
     if isinstance(simulation, Mapping):
-        found = {name: str(value) for name, value in simulation.items()}
-        return "policies", found | {"capacity": found.get("capacity", "64MB")[:-2]}
+        parameters = {name: str(value) for name, value in simulation.items()}
+        return "policies", parameters | {"capacity": parameters.get("capacity", "64MB")[:-2]}
     if run.kind == "capture":
         digest = (run.figures or {}).get("digest")
         return ("fit", {"trace": str(digest)}) if digest else None
     if isinstance(source, Mapping) and not _is_on_fit(source):
         return "policies", {name: str(value) for name, value in source.items() if value is not None}
-    if isinstance(source, str) and (run.kind in _POLICIES or _share_of(request)):
+    if isinstance(source, str) and (run.kind in _POLICY_KINDS or _share_of(request)):
         share = _share_of(request)
         return "policies", {"trace": source} | ({"share": share} if share else {})
     if not isinstance(request.get("config"), Mapping) and source is None:
@@ -98,8 +98,8 @@ def _is_on_fit(source: Mapping[str, Any]) -> bool:
 
 def _share_of(request: Mapping[str, Any]) -> str:
     """Return the percent of a peak that a request asks about, where the page Policies has it."""
-    asked = str(request.get("budget") or request.get("capacity") or "")
-    return asked[:-1] if asked.endswith("%") and asked[:-1] in map(str, SHARES) else ""
+    size = str(request.get("budget") or request.get("capacity") or "")
+    return size[:-1] if size.endswith("%") and size[:-1] in map(str, SHARES) else ""
 
 
 def _delete(id: str) -> None:
@@ -113,11 +113,15 @@ def _compare(runs: list[PastRun], titles: Mapping[str, str]) -> None:
     st.header("Compare two", anchor=False)
     names = {run.id: f"{titles[run.id]} ({moment(run.created_s)})" for run in runs}
     left, right = st.columns(2)
-    at = pair_of_a_kind(runs)
-    one = left.selectbox("First", list(names), index=at[0], format_func=lambda id: names[id], key="first")
-    two = right.selectbox("Second", list(names), index=at[1], format_func=lambda id: names[id], key="second")
-    known = {run.id: run for run in runs}
-    table = compared(known[str(one)], known[str(two)])
+    default = pair_of_a_kind(runs)
+    one = left.selectbox(
+        "First", list(names), index=default[0], format_func=lambda id: names[id], key="first"
+    )
+    two = right.selectbox(
+        "Second", list(names), index=default[1], format_func=lambda id: names[id], key="second"
+    )
+    by_id = {run.id: run for run in runs}
+    table = compared(by_id[str(one)], by_id[str(two)])
     if table.empty:
         st.markdown("These two have no figures in common.")
     else:
@@ -125,7 +129,7 @@ def _compare(runs: list[PastRun], titles: Mapping[str, str]) -> None:
 
 
 def pair_of_a_kind(runs: list[PastRun]) -> tuple[int, int]:
-    """Return the places of the newest two runs of one kind; the newest two where there are none."""
+    """Return the indices of the newest two runs of one kind; (0, 1) when no two are of one kind."""
     for later, two in enumerate(runs):
         for earlier, one in enumerate(runs[:later]):
             if one.kind == two.kind:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from accelera.errors import ServiceError
 from accelera.plotting import format_budget, format_count, format_size
-from accelera.ui.connection import ask, service, shown_in
+from accelera.ui.connection import ask, progress_in, service
 from accelera.ui.exports import keep_and_export
 from accelera.ui.failures import failures_shown, message_of
 from accelera.ui.pictures import note, page_of
@@ -89,16 +89,16 @@ def breakdown(found: Mapping[str, Any], budget_bytes: int) -> pd.DataFrame:
 
 
 def _plans(found: Mapping[str, Any], question: ConfigQuestion) -> None:
-    wanting = [
+    too_large = [
         train
         for train, names in ((False, ("inference", "generation")), (True, ("training",)))
         if any(p["peak_bytes"] > question.budget_bytes for p in found["phases"] if p["name"] in names)
     ]
-    if not wanting:
+    if not too_large:
         return
     st.header("The plan that makes it fit", anchor=False)
     note("Weights and activations lie in host memory or on disk, and come block by block as they are used.")
-    for train in wanting:
+    for train in too_large:
         with failures_shown(f"plan_{train}", stop=False):
             plan = ask(
                 "plan",
@@ -147,7 +147,7 @@ def _capture(question: ConfigQuestion) -> None:
             training=question.runs == "Train",
             dtype=question.dtype,
             generate_tokens=4 if question.runs == "Generate" else None,
-            on_progress=shown_in(place),
+            on_progress=progress_in(place),
         )
     except ServiceError as error:
         place.error(message_of(error))

@@ -10,23 +10,23 @@ import os
 import sys
 import threading
 
-_PIECE = 1 << 12
+_READ_BYTES = 1 << 12
 
 
 def main() -> None:
     """Run Streamlit with the arguments of this process until the parent has ended."""
     parent = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # Streamlit and what it starts do not hold or read the pipe
-    os.close(nothing)
-    threading.Thread(target=_end_with, args=(parent,), name="accelera-parent", daemon=True).start()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # Streamlit and what it starts do not hold or read the pipe
+    os.close(null)
+    threading.Thread(target=_exit_with_parent, args=(parent,), name="accelera-parent", daemon=True).start()
     from streamlit.web.cli import main as streamlit
 
     streamlit(sys.argv[1:], prog_name="streamlit")
 
 
-def _end_with(parent: int) -> None:
-    while os.read(parent, _PIECE):
+def _exit_with_parent(parent: int) -> None:
+    while os.read(parent, _READ_BYTES):
         pass
     os._exit(0)
 

@@ -25,8 +25,8 @@ from accelera.ui.pictures import draw, escaped, legend, note, theme
 from accelera.ui.questions import USUAL
 from accelera.ui.simulation import (
     headline_of,
+    run_simulation,
     show_simulation,
-    simulated,
     simulation_form,
     workload_of,
 )
@@ -41,26 +41,26 @@ def show() -> None:
     """Draw the page."""
     stored = stored_trace()
     with st.sidebar:
-        asked = None if stored else simulation_form()
+        form = None if stored else simulation_form()
         if stored:
             show_stored(stored)
-    if asked is None:
+    if form is None:
         assert stored is not None
         compared = _compare(stored.digest, stored.name)
     else:
         with failures_shown("simulation"):
-            found = simulated(asked)
-        st.title(headline_of(asked, found), anchor=False)
+            found = run_simulation(form)
+        st.title(headline_of(form, found), anchor=False)
         show_simulation(found)
-        compared = _compare(workload_of(asked))
-    source = stored.digest if stored else workload_of(asked or {})
+        compared = _compare(workload_of(form))
+    source = stored.digest if stored else workload_of(form or {})
     share = {"budget": f"{st.session_state['share']}%"}  # of the peak, as the page asks and opens again
-    request = {"source": source, **(share if asked is None else {"simulation": asked})}
-    headline = headline_of(asked, found) if asked else compared["verdict"]["sentence"]
-    pictures = ([ChartExport("heatmap", found["trace"])] if asked else []) + pictures_of(compared)
-    figures = found["figures"] if asked else compared["verdict"]
+    saved_request = {"source": source, **(share if form is None else {"simulation": form})}
+    headline = headline_of(form, found) if form else compared["verdict"]["sentence"]
+    pictures = ([ChartExport("heatmap", found["trace"])] if form else []) + pictures_of(compared)
+    figures = found["figures"] if form else compared["verdict"]
     keep_and_export(
-        "simulate" if asked else "fit", request, headline, figures, pictures, lambda: {"fit": compared}
+        "simulate" if form else "fit", saved_request, headline, figures, pictures, lambda: {"fit": compared}
     )
 
 

@@ -64,25 +64,25 @@ def simulation_form() -> dict[str, Any]:
     }
 
 
-def workload_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+def workload_of(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model of a simulation, without its machine."""
-    return {name: value for name, value in asked.items() if name not in ("policy", "capacity", "validate")}
+    return {name: value for name, value in request.items() if name not in ("policy", "capacity", "validate")}
 
 
-def simulated(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the service's answer to the form."""
-    body = {name: value for name, value in asked.items() if name != "policy"}
-    found: dict[str, Any] = ask("simulate", body, asked["policy"], "columns")
+def run_simulation(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the service's reply to the form's request."""
+    body = {name: value for name, value in request.items() if name != "policy"}
+    found: dict[str, Any] = ask("simulate", body, request["policy"], "columns")
     return found
 
 
-def headline_of(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def headline_of(request: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Return the answer in a sentence."""
     accesses = found["cache_hits (count)"] + found["dram_accesses (count)"]
     rate = found["cache_hit_rate (%)"]
     return (
-        f"{asked['policy']} finds {rate:.0f}% of {format_count(accesses)} accesses "
-        f"in a cache of {asked['capacity'][:-2]} MB."
+        f"{request['policy']} finds {rate:.0f}% of {format_count(accesses)} accesses "
+        f"in a cache of {request['capacity'][:-2]} MB."
     )
 
 
@@ -94,9 +94,9 @@ def show_simulation(found: Mapping[str, Any]) -> None:
         for name, value in metrics:
             st.metric(name, value, width="content")
     figures = found["figures"]
-    computing = 1 - figures["stall_s"] / figures["total_s"] if figures["total_s"] else 0.0
+    compute_share = 1 - figures["stall_s"] / figures["total_s"] if figures["total_s"] else 0.0
     note(
-        f"{format_size(figures['moved_bytes'])} come from DRAM. Computing takes {computing:.1%} of the "
+        f"{format_size(figures['moved_bytes'])} come from DRAM. Computing takes {compute_share:.1%} of the "
         "latency, loading the rest. Nothing is freed before it is evicted."
     )
     st.header("Eviction scores and reuse", anchor=False)
@@ -143,10 +143,10 @@ def _validation(validation: Mapping[str, Any]) -> None:
         ("Size distribution, p-value", f"{sizes['p_value']:.2g}", "sizes"),
         ("Lives of tensors", "sound" if validation["sound"] else "contradictory", "lives"),
     ]
-    told = validation["interpretations"]
+    meanings = validation["interpretations"]
     st.table(
         pd.DataFrame(
-            [(name, value, told.get(key, "")) for name, value, key in rows],
+            [(name, value, meanings.get(key, "")) for name, value, key in rows],
             columns=["figure", "value", "what it says"],
         ).set_index("figure")
     )

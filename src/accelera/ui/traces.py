@@ -24,7 +24,7 @@ FORMATS = {
     "libCacheSim, CSV": "libcachesim_csv",
 }
 SHOWN = 50
-SWEPT = 20
+SWEEP_CAPACITIES = 20
 """Capacities of a sweep."""
 CAPACITIES = (10, 25, 50, 75, 90)
 KINDS = ("sweep", "advise", "bounds", "capture")
@@ -49,7 +49,7 @@ def show() -> None:
     for trace in stored:
         _row(trace)
     if stored:
-        _questions(stored)
+        _job_form(stored)
     st.header("Jobs", anchor=False)
     job_list(kinds=KINDS)
 
@@ -64,16 +64,16 @@ def _upload() -> None:
     st.header("Upload a trace", anchor=False)
     with st.form("upload", border=True, clear_on_submit=True):
         file = st.file_uploader("Parquet, CSV, JSON, a PyTorch memory snapshot, or libCacheSim", key="file")
-        named = st.selectbox("Format", list(FORMATS), key="format")
-        sent = st.form_submit_button("Store the trace", type=main_button())
-    if not sent:
+        format_label = st.selectbox("Format", list(FORMATS), key="format")
+        is_submitted = st.form_submit_button("Store the trace", type=main_button())
+    if not is_submitted:
         return
     if file is None:
         st.warning("Choose a file first.")
         return
     with failures_shown("upload", stop=False), st.spinner("The service reads the file …"):
         before = {each.digest for each in service().traces(SHOWN)}
-        found = service().upload_trace(file.getvalue(), file.name, FORMATS[str(named)])
+        found = service().upload_trace(file.getvalue(), file.name, FORMATS[str(format_label)])
         again = " It was stored already." if found.digest in before else ""
         st.success(f"{escaped(found.name)}: {found.accesses:,} accesses of {found.buffers:,} tensors.{again}")
 
@@ -87,8 +87,8 @@ def _capture() -> None:
         context = two.number_input("Context", value=512, key="capture_context")
         dtype = three.selectbox("Element type", DTYPES, key="capture_dtype")
         training = st.checkbox("A training step", key="capture_training")
-        sent = st.form_submit_button("Capture the model", type=main_button())
-    if not sent:
+        is_submitted = st.form_submit_button("Capture the model", type=main_button())
+    if not is_submitted:
         return
     if file is None:
         st.warning("Choose a config.json first; every model on Hugging Face has one.")
@@ -144,7 +144,7 @@ def _delete(digest: str) -> None:
         st.error(message_of(error))
 
 
-def _questions(stored: list[TraceRecord]) -> None:
+def _job_form(stored: list[TraceRecord]) -> None:
     st.header("Sweep or ask for advice", anchor=False)
     note("Both replay the whole trace many times, as a job that goes on when you leave.")
     names = {each.digest: f"{each.name} ({each.accesses:,} accesses)" for each in stored}
@@ -159,6 +159,6 @@ def _questions(stored: list[TraceRecord]) -> None:
         advise = st.button("Advise", key="advise")
     with failures_shown("submit", stop=False):
         if sweep:
-            service().submit("sweeps", {"source": digest, "capacities": SWEPT})
+            service().submit("sweeps", {"source": digest, "capacities": SWEEP_CAPACITIES})
         if advise:
             service().submit("advise", {"source": digest, "capacity": f"{share}%"})

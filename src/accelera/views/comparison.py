@@ -45,7 +45,7 @@ class ComparisonView(JsonView):
     least_bytes: int | None
     """Per unit: no schedule moves fewer; None where that was not worked out."""
     notes: list[str] = field(default_factory=list)
-    """What might surprise a reader, in words."""
+    """Sentences that explain what might surprise a reader."""
 
 
 def comparison_view(
@@ -113,11 +113,11 @@ def _row(facts: MeasuredTrace, report: Report, free: Report) -> PolicyRow:
 
 def _notes(rows: Sequence[PolicyRow]) -> list[str]:
     notes = []
-    knowing = [row.label for row in rows if row.needs_schedule]
-    if knowing:
-        must = "needs" if len(knowing) == 1 else "need"
+    offline = [row.label for row in rows if row.needs_schedule]
+    if offline:
+        verb = "needs" if len(offline) == 1 else "need"
         notes.append(
-            f"{' and '.join(knowing)} {must} to know the schedule of accesses in advance, as a recorded or "
+            f"{' and '.join(offline)} {verb} to know the schedule of accesses in advance, as a recorded or "
             "planned run does; the others only see what has happened."
         )
     by_name = {row.policy: row for row in rows}

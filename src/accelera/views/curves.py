@@ -59,7 +59,7 @@ def curves_view(
     """
     facts, what_if = facts_of(trace), what_if or WhatIf()
     machine = what_if.at(max(facts.floor_bytes, 1))
-    found = sweep(
+    result = sweep(
         facts.trace,
         list(policies or USUAL_POLICIES),
         points,
@@ -69,33 +69,33 @@ def curves_view(
     )
     least = None
     if bound:
-        bounds = bound_curve(facts.trace, found.capacities, tolerance=TOLERANCE, most_solved=MOST_SOLVED)
+        bounds = bound_curve(facts.trace, result.capacities, tolerance=TOLERANCE, most_solved=MOST_SOLVED)
         least = [facts.per_unit(int(each)) for each in bounds]
-    misses = {name: _misses(found, name) for name in found.policies}
+    misses = {name: _misses(result, name) for name in result.policies}
     return CurvesView(
         per=facts.units.per,
-        capacities=list(found.capacities),
-        moved={name: _moved(facts, found, name, what_if.lookahead) for name in found.policies},
+        capacities=list(result.capacities),
+        moved={name: _moved(facts, result, name, what_if.lookahead) for name in result.policies},
         miss_ratio=misses,
         least=least,
-        knee_bytes=_knee(found, found.moved_bytes(found.best())),
-        knee_policy=found.best(),
-        miss_knee_bytes=_knee(found, min(misses.values(), key=sum)),
+        knee_bytes=_knee(result, result.moved_bytes(result.best())),
+        knee_policy=result.best(),
+        miss_knee_bytes=_knee(result, min(misses.values(), key=sum)),
         floor_bytes=facts.floor_bytes,
         peak_bytes=facts.peak_bytes,
         first_load_bytes=facts.first_load_bytes(what_if.lookahead),
     )
 
 
-def _moved(facts: MeasuredTrace, found: Sweep, policy: str, lookahead: int) -> list[int]:
-    return [facts.per_unit(each, lookahead) for each in found.moved_bytes(policy).tolist()]
+def _moved(facts: MeasuredTrace, result: Sweep, policy: str, lookahead: int) -> list[int]:
+    return [facts.per_unit(each, lookahead) for each in result.moved_bytes(policy).tolist()]
 
 
-def _misses(found: Sweep, policy: str) -> list[float]:
-    return [1 - report.hit_ratio for report in found.reports[policy]]
+def _misses(result: Sweep, policy: str) -> list[float]:
+    return [1 - report.hit_ratio for report in result.reports[policy]]
 
 
-def _knee(found: Sweep, curve: ArrayLike) -> int | None:
+def _knee(result: Sweep, curve: ArrayLike) -> int | None:
     """Return the knee of a curve that lies far enough below the line between its ends."""
-    depths = depths_below_chord(found.capacities, curve)
-    return found.capacities[int(np.argmax(depths))] if len(depths) > 2 and depths.max() >= SHALLOW else None
+    depths = depths_below_chord(result.capacities, curve)
+    return result.capacities[int(np.argmax(depths))] if len(depths) > 2 and depths.max() >= SHALLOW else None

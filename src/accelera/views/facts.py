@@ -72,7 +72,7 @@ class WhatIf:
 
 
 Per = Literal["step", "token", "pass"]
-"""What figures are counted by: an optimizer step, a generated token, or a forward pass."""
+"""Unit by which figures are divided: an optimizer step, a generated token, or a forward pass."""
 _PER_MODE: Mapping[str, Per] = {"training": "step", "decode": "token", "inference": "pass"}
 
 
@@ -96,7 +96,7 @@ class Units:
 
 
 class MeasuredTrace:
-    """A trace with what its views share: units, occupancy, floor. Give it where a trace is asked for."""
+    """A trace with cached facts that its views share: units, occupancy, floor. Views take it as a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -105,17 +105,17 @@ class MeasuredTrace:
 
     @cached_property
     def units(self) -> Units:
-        """By what figures are divided."""
+        """The repetitions by which figures are divided."""
         return Units.of(self.trace)
 
     @cached_property
     def occupancy(self) -> Occupancy:
-        """What is alive, and when."""
+        """Bytes and buffers that are alive at each event."""
         return Occupancy(self.trace)
 
     @cached_property
     def peak_bytes(self) -> int:
-        """Most bytes alive at any time: what it needs."""
+        """Most bytes alive at any time: the memory that the trace needs."""
         return self.occupancy.peak_bytes
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The first screen: the verdict, what fills the memory, and what each policy makes of the budget."""
+"""View of the page Fit: the verdict, the occupancy of the memory, and the comparison of policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accelera.views.verdict import LoadedAhead, Verdict, headline_of, sentence_o
 
 LOOKAHEADS = (1, 2, 4, 8, 16)
 """Tried for the time that loading ahead would save."""
-_WORTH_SAYING = 0.97
+_WORTH_MENTIONING = 0.97
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def verdict_of(
     facts, what_if = facts_of(trace), what_if or WhatIf()
     compared = comparison or comparison_view(facts, budget_bytes, what_if)
     needs, floor = facts.peak_bytes, facts.floor_bytes
-    found = Verdict(
+    verdict = Verdict(
         fits=needs <= budget_bytes,
         runs=floor <= budget_bytes,
         needs_bytes=needs,
@@ -83,29 +83,31 @@ def verdict_of(
         least_bytes=compared.least_bytes,
     )
     if compared.policies:
-        found = _with_costs(found, facts, what_if, compared)
-    return replace(found, headline=headline_of(facts, found), sentence=sentence_of(found))
+        verdict = _with_costs(verdict, facts, what_if, compared)
+    return replace(verdict, headline=headline_of(facts, verdict), sentence=sentence_of(verdict))
 
 
-def _with_costs(found: Verdict, facts: MeasuredTrace, what_if: WhatIf, compared: ComparisonView) -> Verdict:
+def _with_costs(verdict: Verdict, facts: MeasuredTrace, what_if: WhatIf, compared: ComparisonView) -> Verdict:
     best = compared.policies[0]
-    plain = _plain(facts, found.budget_bytes, what_if, compared)
+    plain = _plain_row(facts, verdict.budget_bytes, what_if, compared)
     return replace(
-        found,
+        verdict,
         best_policy=best.policy,
         best_needs_schedule=best.needs_schedule,
         moved_bytes=best.moved_bytes,
         seconds=best.seconds,
-        slowdown=best.seconds / found.compute_seconds if found.compute_seconds else None,
-        ahead=_ahead(facts, found, what_if, best),
+        slowdown=best.seconds / verdict.compute_seconds if verdict.compute_seconds else None,
+        ahead=_best_lookahead(facts, verdict, what_if, best),
         plain_moved_bytes=plain.moved_bytes,
         ratio=_ratio(best, plain),
     )
 
 
-def _plain(facts: MeasuredTrace, budget_bytes: int, what_if: WhatIf, compared: ComparisonView) -> PolicyRow:
-    there = [row for row in compared.policies if row.policy == PLAIN]
-    return there[0] if there else comparison_view(facts, budget_bytes, what_if, [PLAIN]).policies[0]
+def _plain_row(
+    facts: MeasuredTrace, budget_bytes: int, what_if: WhatIf, compared: ComparisonView
+) -> PolicyRow:
+    plain_rows = [row for row in compared.policies if row.policy == PLAIN]
+    return plain_rows[0] if plain_rows else comparison_view(facts, budget_bytes, what_if, [PLAIN]).policies[0]
 
 
 def _ratio(best: PolicyRow, plain: PolicyRow) -> float | None:
@@ -114,18 +116,20 @@ def _ratio(best: PolicyRow, plain: PolicyRow) -> float | None:
     return plain.moved_bytes / best.moved_bytes
 
 
-def _ahead(facts: MeasuredTrace, found: Verdict, what_if: WhatIf, best: PolicyRow) -> LoadedAhead | None:
-    """Return the quickest look-ahead of those tried, where it is worth saying."""
-    compute_s = found.compute_seconds
+def _best_lookahead(
+    facts: MeasuredTrace, verdict: Verdict, what_if: WhatIf, best: PolicyRow
+) -> LoadedAhead | None:
+    """Return the fastest look-ahead of ``LOOKAHEADS``; None where it saves less than 3 % of the time."""
+    compute_s = verdict.compute_seconds
     if what_if.lookahead or not compute_s or not best.moved_bytes:
         return None
-    tried = []
+    candidates = []
     for lookahead in LOOKAHEADS:
         deeper = replace(what_if, lookahead=lookahead)
-        machine = deeper.at(found.budget_bytes)
+        machine = deeper.at(verdict.budget_bytes)
         report = simulate(facts.trace, machine, best.policy, lookahead=lookahead)
         seconds = seconds_of(facts, report, facts.resident(deeper))
         moved = facts.per_unit(report.moved_bytes, lookahead)
-        tried.append(LoadedAhead(lookahead, seconds, seconds / compute_s, moved))
-    quickest = min(tried, key=lambda each: each.seconds)
-    return quickest if quickest.seconds < best.seconds * _WORTH_SAYING else None
+        candidates.append(LoadedAhead(lookahead, seconds, seconds / compute_s, moved))
+    quickest = min(candidates, key=lambda each: each.seconds)
+    return quickest if quickest.seconds < best.seconds * _WORTH_MENTIONING else None

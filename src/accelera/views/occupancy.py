@@ -12,7 +12,7 @@ from accelera.trace import Kind, Trace
 from accelera.views.facts import JsonView, MeasuredTrace, Units, facts_of
 
 MOST_PHASES = 60
-"""More would be stripes, and are not shown."""
+"""Most phases that are shown; more would be thin stripes."""
 _TOKENS_NAMED = 8
 
 
@@ -34,9 +34,9 @@ def phases_of(trace: Trace, units: Units) -> list[PhaseSpan]:
     state is touched or a weight written.
     """
     if units.per == "token":
-        found = _generated(trace, units)
+        found = _token_phases(trace, units)
     elif units.per == "step":
-        found = list(_trained(trace))
+        found = list(_training_phases(trace))
     else:
         found = [PhaseSpan(f"pass {n}", *span) for n, span in enumerate(_iterations(trace), start=1)]
     return found if 1 < len(found) <= MOST_PHASES else []
@@ -44,12 +44,12 @@ def phases_of(trace: Trace, units: Units) -> list[PhaseSpan]:
 
 def _iterations(trace: Trace) -> list[tuple[int, int]]:
     """Return the first step of each iteration, and the one after its last."""
-    told = trace.meta.get("iterations") or ()
-    starts = sorted({0, *(int(each) for each in told if 0 <= each < trace.step_count)})
+    recorded = trace.meta.get("iterations") or ()
+    starts = sorted({0, *(int(each) for each in recorded if 0 <= each < trace.step_count)})
     return list(zip(starts, [*starts[1:], trace.step_count], strict=True))
 
 
-def _generated(trace: Trace, units: Units) -> list[PhaseSpan]:
+def _token_phases(trace: Trace, units: Units) -> list[PhaseSpan]:
     if not units.first_step:
         return []
     tokens = [span for span in _iterations(trace) if span[0] >= units.first_step]
@@ -59,7 +59,7 @@ def _generated(trace: Trace, units: Units) -> list[PhaseSpan]:
     return [prompt, *(PhaseSpan(f"token {n}", *span) for n, span in enumerate(tokens, start=1))]
 
 
-def _trained(trace: Trace) -> Iterator[PhaseSpan]:
+def _training_phases(trace: Trace) -> Iterator[PhaseSpan]:
     accesses = trace.is_access
     steps, buffers = trace.step[accesses], trace.buffer[accesses]
     code = {"gradient": 1, "optimizer_state": 2, "weight": 3}

@@ -15,7 +15,7 @@ class ModelPreset:
     """The shape of a decoder-only transformer, as ``generate_synthetic_trace`` makes it."""
 
     name: str
-    """How it is called, by its usual rounded number of parameters."""
+    """Its usual name: the rounded number of parameters."""
     num_layers: int
     hidden_size: int
 

@@ -32,7 +32,7 @@ class LaneSpan:
 
 @dataclass(frozen=True)
 class TimelineLane:
-    """One thing that is done beside others."""
+    """A lane of the timeline: compute, or one direction of a link."""
 
     name: str
     """``compute``; ``load`` and ``store`` over the link to the first tier; for each slower link the tier
@@ -63,11 +63,11 @@ class TimelineView(JsonView):
     """A replay over time, in seconds since its start."""
 
     seconds: float
-    """When the last step is computed and the last transfer is over."""
+    """Time at which the last step and the last transfer have ended."""
     busy: dict[str, float]
     """Seconds in all that each lane is busy, by its name."""
     waiting_seconds: float
-    """How long computing waited for operands, the first load included."""
+    """Seconds that computing waited for operands, the first load included."""
     lanes: list[TimelineLane]
     occupancy: OccupancyOverTime
     phases: list[TimedPhase]
@@ -78,7 +78,7 @@ class TimelineView(JsonView):
     policy: str
     lookahead: int
     left_out: int
-    """How many spans are not shown by themselves: they are one with others."""
+    """Number of spans that are not shown by themselves, because they are merged with others."""
     sentence: str
 
 
@@ -102,19 +102,19 @@ def timeline_view(
     machine = what_if.at(max(budget_bytes, 1))
     report = simulate(facts.trace, machine, policy, lookahead=what_if.lookahead, record=True)
     assert report.timeline is not None
-    found = report.timeline
-    last = float(max(found.step_end_s.max(initial=0.0), found.move_end_s.max(initial=0.0)))
+    timeline = report.timeline
+    last = float(max(timeline.step_end_s.max(initial=0.0), timeline.move_end_s.max(initial=0.0)))
     begin, end = (0.0, last) if window is None else (max(window[0], 0.0), min(window[1], last))
     end = max(begin, end)
-    links = _links(machine, found)
-    lanes, left_out = _lanes(facts.trace, found, links, begin, end)
+    links = _links(machine, timeline)
+    lanes, left_out = _lanes(facts.trace, timeline, links, begin, end)
     return TimelineView(
         seconds=last,
-        busy=_busy(found, links),
+        busy=_busy(timeline, links),
         waiting_seconds=report.stall_s,
         lanes=lanes,
-        occupancy=_occupancy(found, begin, end),
-        phases=_timed(facts, found),
+        occupancy=_occupancy(timeline, begin, end),
+        phases=_timed_phases(facts, timeline),
         budget_bytes=budget_bytes,
         begin=begin,
         end=end,
@@ -125,27 +125,29 @@ def timeline_view(
     )
 
 
-def _links(machine: Hierarchy, found: Timeline) -> dict[str, NDArray[np.intp]]:
+def _links(machine: Hierarchy, timeline: Timeline) -> dict[str, NDArray[np.intp]]:
     """Return the rows of the transfers of each lane but ``compute``."""
-    links = {"load": found.moves(0, away=False), "store": found.moves(0, away=True)}
+    links = {"load": timeline.moves(0, away=False), "store": timeline.moves(0, away=True)}
     for link, tier in enumerate(machine.tiers[2:], 1):
-        further = {f"{tier.name} read": found.moves(link, away=False)}
-        further[f"{tier.name} write"] = found.moves(link, away=True)
-        links |= {name: rows for name, rows in further.items() if len(rows)}
+        lower_tiers = {f"{tier.name} read": timeline.moves(link, away=False)}
+        lower_tiers[f"{tier.name} write"] = timeline.moves(link, away=True)
+        links |= {name: rows for name, rows in lower_tiers.items() if len(rows)}
     return links
 
 
 def _lanes(
-    trace: Trace, found: Timeline, links: dict[str, NDArray[np.intp]], begin: float, end: float
+    trace: Trace, timeline: Timeline, links: dict[str, NDArray[np.intp]], begin: float, end: float
 ) -> tuple[list[TimelineLane], int]:
-    """Return the lanes, and how many spans are one with others."""
-    ops = [trace.ops[step].replace("_", " ") for step in found.step.tolist()]
-    lanes = [TimelineLane("compute", _spans(found.step_begin_s, found.step_end_s, ops, None, begin, end))]
-    inside = _inside(found.step_begin_s, found.step_end_s, begin, end).sum()
+    """Return the lanes, and how many spans were merged into others."""
+    ops = [trace.ops[step].replace("_", " ") for step in timeline.step.tolist()]
+    lanes = [
+        TimelineLane("compute", _spans(timeline.step_begin_s, timeline.step_end_s, ops, None, begin, end))
+    ]
+    inside = _inside(timeline.step_begin_s, timeline.step_end_s, begin, end).sum()
     for name, rows in links.items():
-        begins, ends = found.move_begin_s[rows], found.move_end_s[rows]
-        names = [trace.names[buffer] for buffer in found.move_buffer[rows].tolist()]
-        spans = _spans(begins, ends, names, found.move_bytes[rows], begin, end)
+        begins, ends = timeline.move_begin_s[rows], timeline.move_end_s[rows]
+        names = [trace.names[buffer] for buffer in timeline.move_buffer[rows].tolist()]
+        spans = _spans(begins, ends, names, timeline.move_bytes[rows], begin, end)
         lanes.append(TimelineLane(name, spans))
         inside += _inside(begins, ends, begin, end).sum()
     return lanes, int(inside) - sum(len(lane.spans) for lane in lanes)
@@ -187,15 +189,15 @@ def _spans(
     ]
 
 
-def _busy(found: Timeline, links: dict[str, NDArray[np.intp]]) -> dict[str, float]:
-    busy = {"compute": float((found.step_end_s - found.step_begin_s).sum())}
+def _busy(timeline: Timeline, links: dict[str, NDArray[np.intp]]) -> dict[str, float]:
+    busy = {"compute": float((timeline.step_end_s - timeline.step_begin_s).sum())}
     for name, rows in links.items():
-        busy[name] = float((found.move_end_s[rows] - found.move_begin_s[rows]).sum())
+        busy[name] = float((timeline.move_end_s[rows] - timeline.move_begin_s[rows]).sum())
     return busy
 
 
-def _occupancy(found: Timeline, begin: float, end: float) -> OccupancyOverTime:
-    since, held = found.resident_since_s, found.resident_bytes
+def _occupancy(timeline: Timeline, begin: float, end: float) -> OccupancyOverTime:
+    since, held = timeline.resident_since_s, timeline.resident_bytes
     first = max(int(np.searchsorted(since, begin, side="right")) - 1, 0)
     last = int(np.searchsorted(since, end, side="right"))
     since, held = np.maximum(since[first:last], begin), held[first:last]
@@ -203,13 +205,13 @@ def _occupancy(found: Timeline, begin: float, end: float) -> OccupancyOverTime:
     return OccupancyOverTime(since[shown].tolist(), held[shown].tolist())
 
 
-def _timed(facts: MeasuredTrace, found: Timeline) -> list[TimedPhase]:
+def _timed_phases(facts: MeasuredTrace, timeline: Timeline) -> list[TimedPhase]:
     """Return the phases with the time from the first to the last of their steps."""
     timed = []
     for phase in phases_of(facts.trace, facts.units):
-        rows = np.flatnonzero((found.step >= phase.begin) & (found.step < phase.end))
+        rows = np.flatnonzero((timeline.step >= phase.begin) & (timeline.step < phase.end))
         if len(rows):
-            begin, end = float(found.step_begin_s[rows].min()), float(found.step_end_s[rows].max())
+            begin, end = float(timeline.step_begin_s[rows].min()), float(timeline.step_end_s[rows].max())
             timed.append(TimedPhase(phase.name, begin, end))
     return timed
 

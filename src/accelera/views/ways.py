@@ -25,14 +25,14 @@ MOST_CONTEXT = 1_048_576
 TOKENS = 128
 """Contexts are multiples of this."""
 _BLOCKS = 128
-"""Blocks of a key-value cache in a trace that is measured, at most: coarser blocks never need less."""
+"""Most blocks of a key-value cache in a measured trace: coarser blocks never need less memory."""
 _SEARCHED_BLOCKS = 16
-"""The same while a size is searched."""
-_KEPT = 32
-_LOOKED_AROUND = 8
-"""Sizes next to what the search found that are measured."""
-_SPEAK = ("Transformer", "MoE")
-_Key = tuple[tuple[str, Any], ...]
+"""Most blocks while a size is searched."""
+_CACHED_TRACES = 32
+_NEIGHBOURS = 8
+"""Sizes below and above the result of the search that are measured with the whole trace."""
+_SEQUENCE_MODELS = ("Transformer", "MoE")
+_WorkloadKey = tuple[tuple[str, Any], ...]
 Workload = Mapping[str, Any]
 """Arguments of ``generate_synthetic_trace``."""
 _DEFAULTS = {name: each.default for name, each in signature(generate_synthetic_trace).parameters.items()}
@@ -87,14 +87,14 @@ def ways_view(trace: Trace | MeasuredTrace, budget_bytes: int, workload: Workloa
         workload = {**_DEFAULTS, **workload}
     if facts.peak_bytes <= budget_bytes:
         room = [] if workload is None else list(_room(workload, budget_bytes))
-        return WaysView(True, [], room, _room_words(room))
-    found = [] if workload is None else list(_smaller(workload, budget_bytes))
-    found += _card(facts.peak_bytes)
-    words = f"To make it fit: {'; '.join(each.label for each in found)}." if found else _no_way(facts)
-    return WaysView(False, found, [], words)
+        return WaysView(True, [], room, _room_sentence(room))
+    ways = [] if workload is None else list(_smaller_workloads(workload, budget_bytes))
+    ways += _card(facts.peak_bytes)
+    words = f"To make it fit: {'; '.join(each.label for each in ways)}." if ways else _no_way_sentence(facts)
+    return WaysView(False, ways, [], words)
 
 
-def _smaller(workload: Workload, budget: int) -> Iterator[WayOut]:
+def _smaller_workloads(workload: Workload, budget: int) -> Iterator[WayOut]:
     """Yield the largest batch, the longest context, the widest element type that fit, each by itself."""
     batch = _largest(workload, "batch_size", budget, workload["batch_size"] - 1)
     if batch:
@@ -104,12 +104,12 @@ def _smaller(workload: Workload, budget: int) -> Iterator[WayOut]:
     if tokens:
         need = peak_of({**workload, "seq_length": tokens})
         yield WayOut("context", f"Context {tokens:,} fits: {format_size(need)}", {"seq_length": tokens}, need)
-    yield from _narrower(workload, budget)
+    yield from _narrower_dtypes(workload, budget)
     if not batch and not tokens and workload["batch_size"] > 1:
-        yield from _both(workload, budget)
+        yield from _single_sequence(workload, budget)
 
 
-def _both(workload: Workload, budget: int) -> Iterator[WayOut]:
+def _single_sequence(workload: Workload, budget: int) -> Iterator[WayOut]:
     """Yield one sequence with the longest context that fits then."""
     single = {**workload, "batch_size": 1}
     tokens = _largest(single, "seq_length", budget, workload["seq_length"] - 1)
@@ -119,7 +119,7 @@ def _both(workload: Workload, budget: int) -> Iterator[WayOut]:
         yield WayOut("batch", label, {"batch_size": 1, "seq_length": tokens}, need)
 
 
-def _narrower(workload: Workload, budget: int) -> Iterator[WayOut]:
+def _narrower_dtypes(workload: Workload, budget: int) -> Iterator[WayOut]:
     width = ITEM_BYTES[workload["dtype"]]
     for dtype in ("float32", "bfloat16"):
         if ITEM_BYTES[dtype] < width:
@@ -153,25 +153,28 @@ def _room(workload: Workload, budget: int) -> Iterator[RoomLeft]:
 def _largest(workload: Workload, field: str, budget: int, most: int) -> int:
     """Return the largest batch or context up to ``most`` that fits, 0 for none."""
     step = 1 if field == "batch_size" else TOKENS
-    if most < step or (field == "seq_length" and workload["model_type"] not in _SPEAK):
+    if most < step or (field == "seq_length" and workload["model_type"] not in _SEQUENCE_MODELS):
         return 0
     search = largest_batch if field == "batch_size" else largest_context
-    near = search(
-        lambda size: _made(_shortened({**workload, field: size})), max(budget, 1), multiple=step, most=most
+    estimate = search(
+        lambda size: _generated_trace(_shortened({**workload, field: size})),
+        max(budget, 1),
+        multiple=step,
+        most=most,
     ).largest
 
     def fits(size: int) -> bool:
         return peak_of({**workload, field: size}) <= budget
 
-    lower = range(near, max(near - _LOOKED_AROUND * step, 0), -step)
-    found = next((size for size in lower if fits(size)), 0)
-    if found == near:
-        higher = range(near + step, min(near + _LOOKED_AROUND * step, most) + 1, step)
-        found = next((size - step for size in higher if not fits(size)), higher[-1] if higher else near)
+    below = range(estimate, max(estimate - _NEIGHBOURS * step, 0), -step)
+    found = next((size for size in below if fits(size)), 0)
+    if found == estimate:
+        above = range(estimate + step, min(estimate + _NEIGHBOURS * step, most) + 1, step)
+        found = next((size - step for size in above if not fits(size)), above[-1] if above else estimate)
     return found
 
 
-def _shortened(workload: Workload) -> _Key:
+def _shortened(workload: Workload) -> _WorkloadKey:
     """Return a workload of one step whose peak is about that of ``workload``."""
     return _key({**workload, "steps": 1}, _SEARCHED_BLOCKS)
 
@@ -185,25 +188,25 @@ def peak_of(workload: Workload) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _peak(key: _Key) -> int:
-    return Occupancy(_made(key)).peak_bytes
+def _peak(key: _WorkloadKey) -> int:
+    return Occupancy(_generated_trace(key)).peak_bytes
 
 
-@lru_cache(maxsize=_KEPT)
-def _made(key: _Key) -> Trace:
+@lru_cache(maxsize=_CACHED_TRACES)
+def _generated_trace(key: _WorkloadKey) -> Trace:
     return generate_synthetic_trace(**dict(key))
 
 
-def _key(workload: Workload, blocks: int) -> _Key:
+def _key(workload: Workload, blocks: int) -> _WorkloadKey:
     """Return ``workload`` with at most about ``blocks`` blocks of cache, as a key."""
     block = workload["block_tokens"]
     coarser = max(-(-workload["seq_length"] // (block * blocks)), 1)
     return tuple(sorted({**workload, "block_tokens": block * coarser}.items()))
 
 
-def _room_words(room: list[RoomLeft]) -> str:
+def _room_sentence(room: list[RoomLeft]) -> str:
     return f"There is room for more: {'; '.join(each.label for each in room)}." if room else "It fits."
 
 
-def _no_way(facts: MeasuredTrace) -> str:
+def _no_way_sentence(facts: MeasuredTrace) -> str:
     return f"No usual card holds {format_budget(facts.peak_bytes)}, and nothing smaller was found that fits."
