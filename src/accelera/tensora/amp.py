@@ -193,7 +193,7 @@ class GradScaler:
         RuntimeError
             If they were divided since the last `update`.
         ValueError
-            If a gradient is of float16: dividing it would lose what the scale has saved.
+            If a gradient is of float16: dividing it would lose small values, which the scale protects.
 
         """
         if not self._enabled:
@@ -222,7 +222,7 @@ class GradScaler:
         Returns
         -------
         Any
-            What the step returned; None where it was left out.
+            Result of the step; None if the step was skipped.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class GradScaler:
 
     @uncaptured
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Let the scale grow or fall by what the gradients were since the last call, or set it.
+        """Raise or lower the scale, depending on the gradients since the last call, or set it.
 
         Raises
         ------
@@ -287,19 +287,19 @@ class GradScaler:
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """Return what the scale is multiplied by when it grows."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale is multiplied by when it grows."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """Return what the scale is multiplied by when it falls."""
+        """Return the factor by which the scale falls."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale is multiplied by when it falls."""
+        """Set the factor by which the scale falls."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:

@@ -89,7 +89,7 @@ class Stream:
         self.handle = native.cuda_make_stream(self.device)
 
     def wait_stream(self, other: Stream) -> None:
-        """Let what comes next wait for what `other` was given so far."""
+        """Make later work of this stream wait for the work submitted to `other` so far."""
         native.cuda_order_streams(self.device, other.handle, self.handle)
 
     def synchronize(self) -> None:

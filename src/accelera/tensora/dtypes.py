@@ -1,4 +1,4 @@
-"""Element types: their names, what they hold, and which type two of them meet in."""
+"""Element types: names, limits, and type promotion."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def as_dtype(source: Any) -> Any:
 
 
 def default_dtype() -> Any:
-    """Type of new floating-point tensors, and of what is computed from integers as a fraction."""
+    """Type of new floating-point tensors, and of fractional results of integers."""
     return native.default_float()
 
 

@@ -51,7 +51,7 @@ def _pocketfft() -> Any:
 
 
 def _run(name: str, x: Any, **options: Any) -> Any:
-    """A SciPy transform of a tensor's memory, as a tensor."""
+    """Run a SciPy transform on a tensor; return the result on the same device."""
     workers = native.thread_count() if x.size >= _LARGE else 1
     made = getattr(_pocketfft(), name)(np.asarray(x.detach().cpu()), workers=workers, **options)
     return placed(native.from_dlpack(np.ascontiguousarray(made)), x.device)
@@ -61,7 +61,7 @@ def _run(name: str, x: Any, **options: Any) -> Any:
 
 
 class _Complex(Function):
-    """`fftn` or `ifftn`. Its adjoint is the other one, with the norm that divides where this does."""
+    """`fftn` or `ifftn`. The adjoint is the inverse transform, with the same scale factor."""
 
     @staticmethod
     def forward(ctx: Context, *inputs: Any) -> Any:
@@ -72,12 +72,12 @@ class _Complex(Function):
 
     @staticmethod
     def backward(ctx: Context, *grads: Any) -> Any:
-        """Of the tensor only."""
+        """Return the gradient of the tensor, and None for the options."""
         return _Complex.apply(grads[0], *ctx.options), None, None, None  # type: ignore[attr-defined]
 
 
 def _half_weights(n: int, inner: float, axis: int, x: Any) -> Any:
-    """Weight of each element of a half spectrum of `n`: 1 for those that are their own mirror images."""
+    """Return the weights of a half spectrum of `n`: `inner`, but 1 at frequency 0 and at n / 2."""
     weights = [1.0 if i == 0 or 2 * i == n else inner for i in range(n // 2 + 1)]
     shape = [1] * x.ndim
     shape[axis] = len(weights)
@@ -85,7 +85,7 @@ def _half_weights(n: int, inner: float, axis: int, x: Any) -> Any:
 
 
 class _RealToHalf(Function):
-    """`rfft` of an axis. Its adjoint is `irfft`, which counts inner elements twice: with half of them."""
+    """`rfft` of an axis. The adjoint is `irfft` of the gradient with inner elements halved."""
 
     @staticmethod
     def forward(ctx: Context, *inputs: Any) -> Any:
@@ -96,14 +96,14 @@ class _RealToHalf(Function):
 
     @staticmethod
     def backward(ctx: Context, *grads: Any) -> Any:
-        """Of the tensor only."""
+        """Return the gradient of the tensor, and None for the options."""
         n, axis, norm = ctx.options  # type: ignore[attr-defined]
         weighted = native.multiply(grads[0], _half_weights(n, 0.5, axis, grads[0]))
         return _HalfToReal.apply(weighted, n, axis, norm), None, None
 
 
 class _HalfToReal(Function):
-    """`irfft` of an axis, to `n` elements. Its adjoint is `rfft`, inner elements twice."""
+    """`irfft` of an axis, to `n` elements. The adjoint is `rfft` with inner elements doubled."""
 
     @staticmethod
     def forward(ctx: Context, *inputs: Any) -> Any:
@@ -114,7 +114,7 @@ class _HalfToReal(Function):
 
     @staticmethod
     def backward(ctx: Context, *grads: Any) -> Any:
-        """Of the tensor only."""
+        """Return the gradient of the tensor, and None for the options."""
         n, axis, norm = ctx.options  # type: ignore[attr-defined]
         spectrum = _RealToHalf.apply(grads[0], axis, norm)
         return native.multiply(spectrum, _half_weights(n, 2.0, axis, spectrum)), None, None, None

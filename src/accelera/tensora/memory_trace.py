@@ -1,4 +1,4 @@
-"""Recording of what operations do with memory, as the trace that the simulator and the advisor take."""
+"""Recording of the memory accesses of operations, as a trace for the simulator and the advisor."""
 
 from __future__ import annotations
 

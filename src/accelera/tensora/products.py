@@ -148,7 +148,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 def _scaled_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
-    """``beta * x + alpha * product``; with ``beta=0`` nothing of `x` counts, not even NaN."""
+    """``beta * x + alpha * product``; with ``beta=0`` `x` is ignored, NaN included."""
     scaled = product if alpha == 1 else native.multiply(product, alpha)
     if beta == 0:
         return native.expand(scaled, tuple(scaled.shape))

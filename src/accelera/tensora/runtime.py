@@ -24,7 +24,7 @@ def memory_stats(device: Any = "cpu") -> Any:
 
 
 def reset_peak(device: Any = "cpu") -> None:
-    """Let `peak_bytes` of a device begin again with what is held now."""
+    """Reset `peak_bytes` of a device to the bytes held now."""
     native.reset_peak(str(device))
 
 
@@ -49,7 +49,7 @@ def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
 
 
 def empty_cache(device: Any = "cpu") -> None:
-    """Give memory of a device that is kept for the next tensors back to the system."""
+    """Return cached memory of a device, kept for new tensors, to the system."""
     native.empty_cache(str(device))
 
 
@@ -92,7 +92,7 @@ _NEVER = 2**63 - 1
 
 
 def compute(*tensors: Tensor) -> None:
-    """Run the operations that these tensors wait for, if any: to time them, or to let go of their inputs."""
+    """Run the deferred operations of these tensors, if any: to time them, or to free their inputs."""
     for each in tensors:
         native.compute(each)
 

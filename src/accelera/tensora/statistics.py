@@ -131,7 +131,7 @@ def _median_along(x: Any, axis: int, keepdims: bool, skips: bool) -> Selected:
     middle = native.floor_divide(native.subtract(numbers, 1), 2)
     if skips:
         place = native.maximum(middle, 0)
-    else:  # NaN stands behind all others
+    else:  # NaN is sorted behind all others
         place = native.where(native.less(numbers, n), numbers, (n - 1) // 2)
     return _gather_selected(x, native.take_along_axis(order, place, axis), axis, keepdims)
 

@@ -137,7 +137,7 @@ def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
 
 
 def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the bytes of each mask packed as bits (0 for other values), and the seconds to convert it."""
+    """Return the bytes of each value packed as bits (0: no mask), and the seconds to pack and unpack it."""
     truths = np.asarray(columns["truths"], "int64")
     return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
 

@@ -87,7 +87,7 @@ def _sequences(batch: Sequence[Any]) -> Any:
 def _mapping(like: Any, items: dict[Any, Any]) -> Any:
     if isinstance(like, dict):
         try:
-            made = like.copy()  # with what the class has besides, as the default of a defaultdict
+            made = like.copy()  # keeps further state of the class, such as the default of a defaultdict
             made.update(items)
             return made
         except TypeError:
@@ -110,4 +110,4 @@ _KINDS: tuple[tuple[Any, Callable[[Sequence[Any]], Any]], ...] = (
     (Mapping, _mappings),
     ((list, tuple), _sequences),
 )
-"""How parts of samples become one, by what they are; np.float64 is NumPy's before it is a float."""
+"""Collate functions by type, in order of precedence: np.float64 is a float too, so NumPy's come first."""

@@ -182,7 +182,7 @@ class DataLoader:
         return total // self.batch_size if self.drop_last else -(-total // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch, or go on with the one of `load_state_dict`."""
+        """Begin an epoch, or resume the one of `load_state_dict`."""
         numbers = self._begin()
         progress = self._progress
         assert progress is not None
@@ -341,7 +341,7 @@ class _PrefetchedBatches(_Batches):
         self._active = deque(range(loader.num_workers))
         self._worker_of: dict[int, int] = {}
         self._replies: dict[int, BatchReply] = {}
-        # Only the numbers of samples are known beforehand: batches of streams come once more, to be skipped.
+        # A stream has no sample indices: its batches before `first` are loaded again and skipped.
         self._to_skip = progress.first if is_stream(loader.dataset) else 0
         self._index = self._sent = progress.first - self._to_skip
         for _ in range(loader.num_workers * (loader.prefetch_factor or _DEFAULT_PREFETCH)):

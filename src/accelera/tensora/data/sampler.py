@@ -27,11 +27,11 @@ class Sampler(Generic[Item]):
         raise NotImplementedError(f"{type(self).__name__} has no __iter__; define it")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the order of the next epoch depends on."""
+        """Return the state that determines the order of the next epoch."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
 
 
 class SequentialSampler(Sampler[int]):
@@ -81,7 +81,7 @@ class RandomSampler(_Random):
     data_source
         Dataset with a length.
     replacement
-        Draw each number independently, so that some come several times and others not.
+        Draw each number independently, so that numbers may repeat or be missing.
     num_samples
         How many to draw; all by default. More of them than samples, without replacement, are drawn from one
         order after the other.
@@ -166,7 +166,7 @@ class WeightedRandomSampler(_Random):
     num_samples
         How many to draw.
     replacement
-        Whether a number may come again.
+        Whether a number may be drawn again.
     generator
         Source of the numbers; the default one if None.
 

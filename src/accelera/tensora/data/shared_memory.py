@@ -23,7 +23,7 @@ _TRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) els
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickler that takes local functions and classes too, and leaves the elements of tensors outside."""
+    """Pickler that also takes local functions and classes, and passes tensor elements out of band."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not Tensor:
@@ -40,7 +40,7 @@ def _rebuilt(elements: Any, dtype: str, shape: tuple[int, ...], requires_grad: b
 
 
 def pack(content: Any) -> int:
-    """Return a descriptor of new memory with an object; tensors of any device are on the CPU in it.
+    """Pickle an object into new shared memory, tensors as CPU tensors, and return its file descriptor.
 
     The elements of arrays and tensors are copied once, straight into that memory.
     """
@@ -62,7 +62,7 @@ def pack(content: Any) -> int:
 
 
 def _written(descriptor: int, part: memoryview, place: int) -> int:
-    """Write all of a part at a place; return the one behind it."""
+    """Write a part at an offset; return the offset behind it."""
     done = 0
     while done < len(part):
         done += os.pwrite(descriptor, part[done:], place + done)
@@ -74,7 +74,7 @@ def _aligned(place: int) -> int:
 
 
 def unpack(descriptor: int, *, private: bool = False) -> Any:
-    """Return the object in such memory, over it; the descriptor is closed.
+    """Return the object in memory made by `pack`, without a copy where mapped; close the descriptor.
 
     Parameters
     ----------

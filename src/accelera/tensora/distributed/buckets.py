@@ -36,7 +36,7 @@ class Bucket:
             place[...] = native.reshape(tensor.detach(), (tensor.size,))
 
     def take(self, i: int, tensor: Any) -> None:
-        """Copy what lies at the place of number `i` into a tensor."""
+        """Copy the elements of tensor `i` in the bucket into a tensor."""
         tensor.detach()[...] = native.reshape(self.flat[self._places[i]], self._shapes[i])
 
 

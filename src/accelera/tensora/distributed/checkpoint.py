@@ -1,4 +1,4 @@
-"""Checkpoints of a training by several ranks: one file of what they have in common, the rest with each."""
+"""Checkpoints of a training by several ranks: one file of the shared state, and the rest by rank."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class DistributedCheckpoint:
         return {"number": self._number, "own": {name: _state_of(part) for name, part in self._rank_parts()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to what `state_dict` returned, and to the file that it wrote; all ranks call this together.
+        """Restore what `state_dict` returned and the file that it wrote; all ranks call this together.
 
         Raises
         ------

@@ -70,7 +70,7 @@ class DistributedDataParallel(Module):
         self._reducer = _GradientReducer(process_group, trained[::-1], bucket_bytes)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute what the module computes."""
+        """Call the module; its gradients will be averaged over the ranks."""
         if not autograd.is_grad_enabled():
             return self.module(*args, **kwargs)
         if self._broadcast_buffers and self._synchronizes and self.training:

@@ -31,7 +31,7 @@ class CollectiveWork:
         self._wait = wait
 
     def wait(self) -> None:
-        """Return when the tensor has its result.
+        """Wait until the tensor has its result.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class ProcessGroup:
         return CollectiveWork(self._open("broadcast").broadcast([lent], options).wait)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return what each rank gave, by rank. It is pickled: ranks trust one another."""
+        """Return the values of all ranks, in order of ranks. They are pickled: ranks trust one another."""
         torch, _ = _torch()
         packed = bytearray(pickle.dumps(value))
         lengths = [int(each) for each in self._gathered(torch.tensor([len(packed)]))]
@@ -103,7 +103,7 @@ class ProcessGroup:
         ]
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Wait until all ranks have called this."""
         self.all_gather_object(None)
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ def run_on_devices(
         results = list(pool.map(run, range(len(devices))))
     if failures:
         raise failures[0]
-    return results  # type: ignore[return-value]  # None stands for a failure alone, which was raised
+    return results  # type: ignore[return-value]  # None only after a failure, which was raised
 
 
 def _local_gloo(dist: Any, store: Any, rank: int, size: int, timeout_s: float) -> Any:

@@ -43,8 +43,8 @@ class _UniqueId(ctypes.Structure):
     _fields_ = (("internal", ctypes.c_char * _MARK_BYTES),)
 
 
-class _DLTensorHead(ctypes.Structure):
-    """First fields of DLPack's `DLTensor`: data pointer and byte offset among them."""
+class _DLTensor(ctypes.Structure):
+    """DLPack's struct `DLTensor`: data pointer, element type, shape and strides of a tensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -114,7 +114,7 @@ def _address(tensor: Any) -> int:
     name = ctypes.pythonapi.PyCapsule_GetPointer
     name.restype, name.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = tensor.detach().__dlpack__(stream=-1)
-    described = _DLTensorHead.from_address(name(capsule, b"dltensor"))
+    described = _DLTensor.from_address(name(capsule, b"dltensor"))
     return int(described.data or 0) + int(described.byte_offset)
 
 
@@ -156,7 +156,7 @@ class NcclCommunicator:
         return bytes(mark)
 
     def all_reduce(self, tensor: Any, op: str) -> Callable[[], None]:
-        """Begin to replace a tensor by the sum or the largest of all ranks; what waits for it."""
+        """Begin to replace a tensor by its sum or maximum over ranks; return a function that waits for it."""
         kind = tensor.dtype.name
         if kind not in _TYPES:
             raise TypeError(f"[all_reduce] NCCL knows no {kind}; known are {', '.join(sorted(_TYPES))}")
@@ -164,11 +164,11 @@ class NcclCommunicator:
         return self._begin("all_reduce", tensor, count, _TYPES[kind], _OPERATIONS[op])
 
     def broadcast(self, tensor: Any, source: int) -> Callable[[], None]:
-        """Begin to replace a tensor by that of one rank; what waits for it."""
+        """Begin to replace a tensor by that of one rank; return a function that waits for it."""
         return self._begin("broadcast", tensor, tensor.nbytes, _BYTE, source)
 
     def close(self) -> None:
-        """Leave the communicator; what is under way ends."""
+        """Abort the communicator, with the operations that are under way."""
         if self._handle.value is not None:
             _library().ncclCommAbort(self._handle)
             self._handle = ctypes.c_void_p()

@@ -108,7 +108,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return {**whole, "state": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over this rank's part of a whole state, whatever number of ranks it comes from.
+        """Load this rank's part of a whole state, which any number of ranks may have saved.
 
         Raises
         ------

@@ -40,7 +40,7 @@ def ctc_loss(
     input_lengths, target_lengths
         For each sample: a tensor or a list, or a number for one sample.
     blank
-        Class that stands for no label.
+        Class of the blank, which stands for no label.
     reduction
         ``"mean"`` (over the batch, of losses divided by their target's length), ``"sum"`` or ``"none"``.
     zero_infinity

@@ -59,13 +59,13 @@ def embedding(
 
 
 def _scaled_by_frequency(rows: Any, chosen: Any, n: int) -> Any:
-    """The same rows, whose gradients are divided by how often each is chosen."""
+    """Return the same rows, with gradients that are divided by the number of times a row is chosen."""
     scaled = rows / _frequencies(chosen, n, rows.dtype)
     return rows.detach() + (scaled - scaled.detach())
 
 
 def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
-    """Number of times that each chosen row is chosen, of shape (*chosen.shape, 1)."""
+    """Return how often each chosen row is chosen, of shape (*chosen.shape, 1)."""
     places = native.reshape(native.cast(chosen, dtypes.int64), (-1,))
     ones = native.full((chosen.size,), 1, dtype)
     often = native.scatter_add(native.full((rows,), 0, dtype), places, ones, 0)
@@ -190,7 +190,7 @@ def _flat_bags(input: Any, offsets: Any, include_last_offset: bool) -> tuple[Any
 
 
 def _largest_of_bags(rows: Any, bags: Any, n: int, counted: Any) -> Any:
-    """Largest elements of the rows of each bag: its rows stand side by side, up to the fullest bag's."""
+    """Return the largest elements of each bag's rows, after padding all bags to the size of the largest."""
     members: list[list[int]] = [[] for _ in range(n)]
     kept = [True] * bags.size if counted is None else counted.tolist()
     for i, (bag, counts) in enumerate(zip(bags.tolist(), kept, strict=True)):

@@ -40,7 +40,7 @@ def interpolate(
     size
         Extents of the result: one number, or one for each.
     scale_factor
-        Instead of `size`: what extents are multiplied with, and rounded down.
+        Instead of `size`: factors of the extents; products are rounded down.
     mode
         "nearest", "nearest-exact" or "area" for any number of extents; "linear" for one, "bilinear" or
         "bicubic" for two, "trilinear" for three.
@@ -149,5 +149,5 @@ def _cubic(rest: list[float]) -> list[tuple[int, list[float]]]:
 
 
 def _single(x: float) -> float:
-    """The number as float32 has it."""
+    """Return the number rounded to float32."""
     return float(native.asarray(x, native.dtype.float32).item())

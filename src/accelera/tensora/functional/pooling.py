@@ -106,7 +106,7 @@ def max_pool3d(
 
 
 def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[int, ...]]:
-    """The input with an axis of images, whether it had none, and the extents that are wished."""
+    """Return the input with a batch axis, whether that was added, and the requested output extents."""
     n = int(name[-2])
     x, single = batched(name, x, n)
     wished = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * n

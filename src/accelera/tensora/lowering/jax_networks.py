@@ -244,7 +244,7 @@ def attention(step: ProgramStep, query: Any, key: Any, value: Any, mask: Any = N
 
 
 def attention_backward(step: ProgramStep, query: Any, key: Any, value: Any, g: Any, *rest: Any) -> Any:
-    """Gradients of query, key and value; given the result, its logarithms and perhaps a mask besides."""
+    """Gradients of query, key and value; `rest`: result, log-sum-exp of each query, and a mask if any."""
     mask = rest[2] if len(rest) > 2 else None
     given = [widened(each) for each in (query, key, value)]
     pull = jax.vjp(lambda q, k, v: _attention(step.params, q, k, v, mask)[0], *given)[1]

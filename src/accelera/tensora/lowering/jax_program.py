@@ -28,7 +28,7 @@ class JaxResults:
     results: list[jax.Array]
     """Results of the function, in the order of its tensors."""
     gradients: dict[str, jax.Array]
-    """Of the parameters, by name: what ``backward()`` within the function leaves in ``grad``."""
+    """Gradients of the parameters, by name, that ``backward()`` within the function sets."""
     written: dict[str, jax.Array]
     """New elements of outside tensors that the function writes, by name."""
 

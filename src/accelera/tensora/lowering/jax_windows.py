@@ -79,7 +79,7 @@ def _window_mean(params: StepParams, x: Any) -> Any:
 
 
 def avg_pool(step: ProgramStep, x: Any) -> Any:
-    """Mean of each window; flag: padding counts; x: what sums are divided by instead."""
+    """Mean of each window; flag: count padding; x: divisor of the sums instead of the counts."""
     return _window_mean(step.params, widened(x))
 
 

@@ -123,7 +123,7 @@ def max_pool(step: ProgramStep, x: GraphValue) -> GraphValue:
 
 
 def avg_pool(step: ProgramStep, x: GraphValue) -> GraphValue:
-    """Mean of each window; flag: padding counts; x: what sums are divided by instead."""
+    """Mean of each window; flag: count padding; x: divisor of the sums instead of the counts."""
     x = widened(x)
     if step.params.mode:
         return _shared_means(step, x)

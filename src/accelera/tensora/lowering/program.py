@@ -179,7 +179,7 @@ class FunctionProgram:
 def capture_program(
     function: Callable[..., Any], *args: Any, names: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> FunctionProgram:
-    """Call the function once, and return the program of what it did.
+    """Call the function once, and return the captured program.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Windows of flat buffers: strided views, as slices and permutations that other libraries know."""
+"""Windows of flat buffers: strided views, expressed as slices and permutations for other libraries."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class GPT2(CausalLanguageModel):
 
     @property
     def max_length(self) -> int:
-        """Number of positions that the model knows."""
+        """Longest sequence that the model takes."""
         return self.config.n_positions
 
     @property

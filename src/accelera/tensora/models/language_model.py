@@ -73,7 +73,7 @@ class CausalLanguageModel(Module, ABC):
     @property
     @abstractmethod
     def max_length(self) -> int:
-        """Number of positions that the model knows."""
+        """Longest sequence that the model takes."""
 
     @property
     @abstractmethod
@@ -142,7 +142,7 @@ class CausalLanguageModel(Module, ABC):
         top_k: int | None = None,
         generator: Generator | None = None,
     ) -> Any:
-        """Texts with tokens added, each drawn from what the model predicts.
+        """Texts with tokens added, each drawn from the distribution that the model predicts.
 
         Keys and values of the tokens before are kept, so that each step computes one position. Dropout is
         off meanwhile.
@@ -168,7 +168,7 @@ class CausalLanguageModel(Module, ABC):
         Raises
         ------
         ValueError
-            If there are more positions than the model knows, or the temperature is negative.
+            If the sequence is longer than the model takes, or the temperature is negative.
 
         """
         if temperature < 0 or max_new_tokens < 0 or (top_k is not None and top_k < 1):

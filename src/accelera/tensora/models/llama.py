@@ -160,7 +160,7 @@ class Llama(CausalLanguageModel):
 
     @property
     def max_length(self) -> int:
-        """Number of positions that the model knows."""
+        """Longest sequence that the model takes."""
         return self.config.max_position_embeddings
 
     @property

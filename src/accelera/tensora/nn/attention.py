@@ -167,7 +167,7 @@ class MultiheadAttention(Module):
         Raises
         ------
         ValueError
-            If shapes do not fit, or `is_causal` is said of no mask.
+            If shapes do not fit, or `is_causal` is True without a mask.
 
         """
         self._check(query, key, value)

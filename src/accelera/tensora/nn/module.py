@@ -50,7 +50,7 @@ class Module:
         own["_backward_hooks"] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the output; each subclass has its own."""
+        """Compute the output; each subclass defines this."""
         raise NotImplementedError(f"{type(self).__name__}: forward is not defined; a module needs one")
 
     # --- attributes
@@ -225,11 +225,11 @@ class Module:
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Named:
-        """Iterate over parameters with their paths; a shared one comes once."""
+        """Iterate over parameters with their paths; a shared one is listed once."""
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Any]:
-        """Iterate over parameters; a shared one comes once."""
+        """Iterate over parameters; a shared one is listed once."""
         return (value for _, value in self.named_parameters(recurse=recurse))
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Named:
@@ -303,7 +303,7 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let go of the gradients of all parameters, or fill them with zeros."""
+        """Set the gradients of all parameters to None, or (without `set_to_none`) to zeros."""
         for param in self.parameters():
             if set_to_none:
                 param.grad = None
@@ -391,7 +391,7 @@ class Module:
         )
 
     def set_extra_state(self, state: Any) -> None:
-        """Take what `get_extra_state` returned."""
+        """Restore a state that `get_extra_state` returned."""
         raise NotImplementedError(
             f"{type(self).__name__}: set_extra_state is not defined; define both of the pair"
         )
@@ -526,7 +526,7 @@ class Module:
     # --- words
 
     def extra_repr(self) -> str:
-        """Return what stands between the parentheses of the representation."""
+        """Return the text between the parentheses of the representation."""
         return ""
 
     def __repr__(self) -> str:

@@ -148,7 +148,7 @@ def pad_packed_sequence(
     batch_first
         Return (batch, steps, ...) instead of (steps, batch, ...).
     padding_value
-        What stands behind the end of a sequence.
+        Value of the padding after the end of a sequence.
     total_length
         Number of steps, at least that of the longest sequence, which it is by default.
 
@@ -208,7 +208,7 @@ def pad_sequence(
     batch_first
         Return (batch, steps, ...) instead of (steps, batch, ...).
     padding_value
-        What stands where a sequence has no element.
+        Value of the elements after the end of a sequence.
     padding_side
         ``"right"``, behind the sequences, or ``"left"``, before them.
 

@@ -357,7 +357,7 @@ class RNN(RNNBase):
     input_size, hidden_size
         Widths of the input and of the hidden state.
     num_layers
-        How many layers stand on each other.
+        Number of stacked layers.
     nonlinearity
         ``"tanh"`` or ``"relu"``.
     bias, batch_first, dropout, bidirectional, device, dtype
@@ -393,7 +393,7 @@ class LSTM(RNNBase):
     input_size, hidden_size
         Widths of the input and of the states.
     num_layers
-        How many layers stand on each other.
+        Number of stacked layers.
     bias
         Whether there are `bias_ih` and `bias_hh`.
     batch_first
@@ -401,7 +401,7 @@ class LSTM(RNNBase):
     dropout
         Probability with which an output of each layer but the last becomes 0, while training.
     bidirectional
-        Also go from the last step to the first, with other weights; outputs stand side by side.
+        Also go from the last step to the first, with other weights; outputs are concatenated.
     proj_size
         Width that the hidden state is projected to; 0 for none.
     device, dtype

@@ -235,7 +235,7 @@ class TransformerEncoder(Module):
     def forward(
         self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
     ) -> Any:
-        """Result of the shape of `src`; whether `mask` is the causal one is found out if it is not said."""
+        """Compute the result, of the shape of `src`; if `is_causal` is None, the elements of `mask` decide."""
         causal = _is_causal(mask, is_causal)
         for layer in self.layers:
             src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal)
@@ -364,7 +364,7 @@ class Transformer(Module):
         src_key_padding_mask, tgt_key_padding_mask, memory_key_padding_mask
             Which places nothing sees; of shape (batch, length).
         src_is_causal, tgt_is_causal, memory_is_causal
-            Whether the mask is the causal one; None has it found out.
+            Whether the mask is the causal one; if None, its elements decide.
 
         Raises
         ------

@@ -189,7 +189,7 @@ class _ClosureStep:
         )
 
     def direction(self, gradient: Any) -> Any:
-        """The gradient through the inverse Hessian that the last changes tell of (two-loop recursion)."""
+        """Return the gradient times the estimated inverse Hessian, by the two-loop recursion."""
         state = self.state
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], H_diag=1.0)

@@ -93,7 +93,7 @@ class Optimizer(ABC):
                 raise ValueError(f"{type(self).__name__}: betas={group['betas']}; give numbers in [0, 1)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let go of the gradients of all parameters, or fill them with zeros."""
+        """Set the gradients of all parameters to None, or (without `set_to_none`) to zeros."""
         for group in self.param_groups:
             for param in group["params"]:
                 if set_to_none:

@@ -131,7 +131,7 @@ def load_checkpoint(path: str | os.PathLike[str], **parts: Any) -> dict[str, Any
 
 
 def _verified_state(file: TensorFile) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parts and extra of a checkpoint whose bytes are those that were written."""
+    """Return the parts and `extra` of a checkpoint, after checking version and checksum."""
     version, checksum = file.metadata.get(_MARK), file.metadata.get("checksum", "")
     if version is None:
         raise StoreFormatError(
@@ -184,13 +184,13 @@ def _state_of(name: str, part: Any) -> Any:
 
 
 class _Packer:
-    """States as trees that JSON holds, and the tensors in them by name."""
+    """Converter of states to JSON trees; it collects their tensors by name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
 
     def packed_part(self, name: str, part: Any) -> Any:
-        """Tree of a part; in that of a module, tensors with the same memory are one."""
+        """Return the tree of a part; tensors of a module with the same memory are stored once."""
         state = _state_of(name, part)
         if not _is_module(part):
             return self.packed(state, name)
@@ -199,7 +199,7 @@ class _Packer:
         return {"dict": [[each, {"tensor": names[kept[each]]}] for each in state]}
 
     def packed(self, value: Any, place: str) -> Any:
-        """Tree of any value; `place` says where it is."""
+        """Return the tree of a value; `place` is its path, for names of tensors and errors."""
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if isinstance(value, Tensor):
@@ -227,7 +227,7 @@ class _Packer:
 
 
 def _unpacked(tree: Any, file: TensorFile) -> Any:
-    """Value of a tree; its tensors are over the mapped file."""
+    """Return the value of a tree; its tensors are views of the mapped file."""
     if isinstance(tree, list):
         return [_unpacked(each, file) for each in tree]
     if not isinstance(tree, dict):
@@ -271,9 +271,9 @@ def _mismatches(name: str, part: Any, tree: Any) -> list[str]:
 
 
 def _restore(parts: dict[str, tuple[Any, Any]]) -> None:
-    """Give all parts their states, or none.
+    """Load the states of all parts, or of none if one fails.
 
-    Optimizers come first, as they may refuse; modules last, as they are known to fit.
+    Optimizers are loaded first, as they may raise; modules last, as their shapes were checked.
     """
     modules = [pair for pair in parts.values() if _is_module(pair[0])]
     others = [(name, *pair) for name, pair in parts.items() if not _is_module(pair[0])]

@@ -87,7 +87,7 @@ def in_file_order(tensors: Named) -> dict[str, Any]:
 
 
 def header_of(tensors: Named, metadata: Mapping[str, str]) -> bytes:
-    """Bytes before the elements of the first tensor: what the file holds, and where."""
+    """Return the header of a file: size and JSON index of its tensors, before the first element."""
     fields: dict[str, Any] = {}
     for key, value in metadata.items():
         if not all(isinstance(each, str) for each in (key, value)):

@@ -141,7 +141,7 @@ def first_names(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_named_tensors(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what was given, if it is tensors by name."""
+    """Return the mapping if it is tensors by name; TypeError otherwise."""
     for name, each in tensors.items():
         if not isinstance(name, str):
             raise TypeError(f"[serialization] {name!r} as the name of a tensor; give strings")

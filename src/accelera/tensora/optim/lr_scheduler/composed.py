@@ -39,7 +39,7 @@ class ChainedScheduler:
         return {"_last_lr": self._last_lr, "_schedulers": [each.state_dict() for each in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self._last_lr = state_dict["_last_lr"]
         for each, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             each.load_state_dict(state)
@@ -100,7 +100,7 @@ class SequentialLR(LRScheduler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         for each, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             each.load_state_dict(state)
         self.__dict__.update({name: value for name, value in state_dict.items() if name != "_schedulers"})
@@ -193,5 +193,5 @@ class ReduceLROnPlateau:
         return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.__dict__.update(state_dict)

@@ -77,7 +77,7 @@ class LRScheduler(ABC):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.__dict__.update(state_dict)
 
 
