@@ -235,7 +235,7 @@ class TransformerEncoder(Module):
     def forward(
         self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
     ) -> Any:
-        """Compute the result, of the shape of `src`; if `is_causal` is None, the elements of `mask` decide."""
+        """Compute a result of the shape of `src`; if `is_causal` is None, the elements of `mask` decide."""
         causal = _is_causal(mask, is_causal)
         for layer in self.layers:
             src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal)
