@@ -279,7 +279,7 @@ class GradScaler:
     # --- settings
 
     def is_enabled(self) -> bool:
-        """Whether losses are scaled."""
+        """Return whether losses are scaled."""
         return self._enabled
 
     def get_scale(self) -> float:
