@@ -55,7 +55,7 @@ def _batches(ways: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
     figures, goals = {}, []
     for way in ways:
         for count in counts:
-            found = {kind: _in_a_process(kind, way, count) / count for kind in ("allocated", "resident")}
+            found = {kind: _run_in_process(kind, way, count) / count for kind in ("allocated", "resident")}
             print(
                 f"{way:16}{count:10} tasks" + "".join(f"{v:9.2f} B {k}" for k, v in found.items()), flush=True
             )
@@ -71,7 +71,7 @@ def _streams(counts: Sequence[int]) -> dict[str, Any]:
     for way in ("ordered", "as they come"):
         for count in counts:
             began = time.perf_counter()
-            figures[f"{way}, {count}"] = grown = _in_a_process("stream", way, count)
+            figures[f"{way}, {count}"] = grown = _run_in_process("stream", way, count)
             seconds = time.perf_counter() - began
             print(f"{way:16}{count:10} tasks{grown / 1024:10.0f} KiB resident, {seconds:.1f} s", flush=True)
         goals.append(
@@ -80,7 +80,7 @@ def _streams(counts: Sequence[int]) -> dict[str, Any]:
     return {"resident_bytes": figures, "goals": judged(goals)}
 
 
-def _in_a_process(kind: str, way: str, count: int) -> float:
+def _run_in_process(kind: str, way: str, count: int) -> float:
     command = [sys.executable, "-m", "benchmarks.bench_bookkeeping", kind, way, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))

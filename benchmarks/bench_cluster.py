@@ -33,7 +33,7 @@ NODES = 2
 EDGE, TILES = 6144, 4
 """Length of the matrices, and tiles along each: as many as the engine makes."""
 NODE_BUDGET = 128 << 20
-"""What a block may take on its node; a tile by hand takes 81 to 160 MiB with the pages it has mapped."""
+"""Memory budget of a block on its node; a tile by hand takes 81 to 160 MiB with its mapped pages."""
 PRODUCTS = 5
 """The most rounds of products."""
 RUNS = 2
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[None]:
-    """Two nodes, the first of which is the head; what runs on one has that one's core."""
+    """Start two nodes, of which the first is the head, each on a core of its own."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -84,7 +84,7 @@ def _cluster() -> Iterator[None]:
     cluster = Cluster()
     try:
         for number in range(NODES):
-            with _only_on(cores[number % len(cores)]):
+            with _pinned_to(cores[number % len(cores)]):
                 cluster.add_node(**node, **({} if number else {"include_dashboard": False}))
         ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
         yield
@@ -94,7 +94,7 @@ def _cluster() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_on(core: int) -> Iterator[None]:
+def _pinned_to(core: int) -> Iterator[None]:
     """Let processes that are begun meanwhile have one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
@@ -118,7 +118,7 @@ def _compared(what: str, task: Task, tasks: Sequence[int], rounds: int) -> dict[
         ways: dict[str, Way] = {"accelera": lambda: checked(manager.execute(tasks, task).outputs)}
         for size in CHUNKS:
             if size * NODES <= len(tasks):
-                run = _in_chunks(size, tasks, task)
+                run = _ray_chunks(size, tasks, task)
                 ways[f"chunks of {size}"] = lambda run=run: checked(run())  # type: ignore[misc]
         return _judged_in_turn(f"{what}: accelera / Ray by hand in chunks", ways, rounds, 1.10)
 
@@ -188,7 +188,7 @@ def _judged_in_turn(
     return {"seconds": medians, "rounds_s": seconds, "goals": goals}
 
 
-def _in_chunks(size: int, tasks: Sequence[int], task: Task) -> Way:
+def _ray_chunks(size: int, tasks: Sequence[int], task: Task) -> Way:
     """Return what a careful user of Ray writes: a remote function of a chunk, all outputs fetched at once."""
     import ray
 

@@ -113,7 +113,7 @@ TIMES = ("eager_s", "compiled_s", "compiled_from_run_s")
 """As traced from probed speeds; compiled from these; compiled from a timed run as traced."""
 
 
-class _EnoughSeenError(Exception):
+class _KernelsCountedError(Exception):
     """Ends a compilation once its kernels are counted."""
 
 
@@ -195,13 +195,13 @@ def _row(
     }
     if timed:
         from_run = _predicted(program, inputs, train, machine, timed=ROUNDS).time
-        row["eager_s"] = _beside(predicted.time.eager, from_run.eager.total.value)
-        row["compiled_s"] = _beside(predicted.time.compiled, seconds)
-        row["compiled_from_run_s"] = _beside(from_run.compiled, seconds)
+        row["eager_s"] = _compared(predicted.time.eager, from_run.eager.total.value)
+        row["compiled_s"] = _compared(predicted.time.compiled, seconds)
+        row["compiled_from_run_s"] = _compared(from_run.compiled, seconds)
     return row
 
 
-def _beside(predicted: StepTime, measured: float | None) -> dict[str, float | None]:
+def _compared(predicted: StepTime, measured: float | None) -> dict[str, float | None]:
     return {
         "predicted": predicted.total.value,
         "measured": measured,
@@ -226,7 +226,7 @@ def _compiled(program: nn.Module, inputs: Any, train: bool, timed: bool) -> tupl
         try:
             _run(compiled, inputs, train)
         except Exception as error:
-            if timed or "_EnoughSeenError" not in repr(error):
+            if timed or "_KernelsCountedError" not in repr(error):
                 raise
         seconds = _seconds(compiled, inputs, train) if timed else None
     program.zero_grad()
@@ -244,7 +244,7 @@ def _counting(*, stop: bool) -> Iterator[list[int]]:
     def after_fusion(nodes: list[Any]) -> list[Any]:
         counted.extend(nbytes for node in nodes if (nbytes := node.get_read_write_buffers_sizes()))
         if stop:
-            raise _EnoughSeenError
+            raise _KernelsCountedError
         return nodes
 
     fresh = config.patch(_post_fusion_custom_pass=after_fusion, fx_graph_cache=False)

@@ -27,14 +27,14 @@ COMMANDS = {
     "G12": "bookkeeping",
     "G13": "cluster",
 }
-"""What measures each goal, saved under the first word."""
+"""Benchmarks that measure the goals; results are saved under the first word."""
 TESTS = {
     "G9": "tests/execution/test_faults_schedules.py, test_faults_kinds.py",
     "G11": "tests/execution/test_selection.py",
     "G13": "tests/execution/test_ray.py: after the death of a worker or a node all outputs are there",
     "G14": "tests/execution on a machine without a GPU",
 }
-"""What is counted and not timed, so that tests hold it."""
+"""Tests of the goals that are counted, not timed."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:

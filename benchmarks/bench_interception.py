@@ -129,8 +129,11 @@ def _patched() -> Iterator[None]:
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name in owners]
     for owner, name, function in before:
-        setattr(owner, name, _looking(function))
-    linear, torch.nn.functional.linear = torch.nn.functional.linear, _looking(torch.nn.functional.linear)
+        setattr(owner, name, _with_size_check(function))
+    linear, torch.nn.functional.linear = (
+        torch.nn.functional.linear,
+        _with_size_check(torch.nn.functional.linear),
+    )
     try:
         yield
     finally:
@@ -139,7 +142,7 @@ def _patched() -> Iterator[None]:
             setattr(owner, name, function)
 
 
-def _looking(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_size_check(function: Callable[..., Any]) -> Callable[..., Any]:
     def patched(first: Any, second: Any, *args: Any, **kwargs: Any) -> Any:
         if first.nbytes + second.nbytes >= LEAST_BYTES:
             _never()
@@ -150,17 +153,17 @@ def _looking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        _look(args)
+        _check_sizes(args)
         return func(*args, **(kwargs or {}))
 
 
 class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        _look(args)
+        _check_sizes(args)
         return func(*args, **(kwargs or {}))
 
 
-def _look(args: Any) -> None:
+def _check_sizes(args: Any) -> None:
     if sum(each.nbytes for each in args if isinstance(each, Tensor)) >= LEAST_BYTES:
         _never()
 

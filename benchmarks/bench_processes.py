@@ -44,22 +44,22 @@ def main(arguments: list[str]) -> dict[str, Any]:
             "python": lambda: _python(small=options.small),
             "tiny": lambda: _tiny(small=options.small),
             "arrays": lambda: {"seconds": _arrays(small=options.small)},
-            "start": lambda: _said(_start_s()),
-            "death": lambda: _said(_death_s()),
+            "start": lambda: _printed_seconds(_start_s()),
+            "death": lambda: _printed_seconds(_death_s()),
         },
     )
 
 
-def _said(seconds: float) -> dict[str, Any]:
+def _printed_seconds(seconds: float) -> dict[str, Any]:
     print(f"{seconds:.3f} s")
     return {"seconds": seconds}
 
 
 def _python(*, small: bool) -> dict[str, Any]:
-    """Two hundred loops of 12 ms: ours warm beside the best, and a first batch beside a serial loop."""
+    """Measure 200 Python loops of 12 ms: warm against peers, a first batch against a serial loop."""
     tasks = [2_000] * 10 if small else [350_000] * 200
     names = (PEERS[0], "serial loop", "accelera", "accelera processes", *PEERS[1:])
-    seconds = _turns(_opened(names), counting, tasks, 1 if small else 5)
+    seconds = _best_of_rounds(_available(names), counting, tasks, 1 if small else 5)
     cold = []
     for _ in range(1 if small else 3):
         with AutoCpuExecutor(WORKERS) as executor:
@@ -79,12 +79,12 @@ def _python(*, small: bool) -> dict[str, Any]:
 
 
 def _tiny(*, small: bool) -> dict[str, Any]:
-    """Ten thousand additions, whose only cost is to be handed over."""
+    """Measure 10,000 additions, whose only cost is to be sent to the workers."""
     tasks = range(500 if small else 10_000)
-    openers = _opened(("accelera processes", "loky"))
+    openers = _available(("accelera processes", "loky"))
     for size in CHUNK_SIZES[:1] if small else CHUNK_SIZES:
         openers[f"ProcessPoolExecutor, chunksize {size}"] = functools.partial(processes, size)
-    seconds = _turns(openers, tiny, tasks, 2 if small else 7)
+    seconds = _best_of_rounds(openers, tiny, tasks, 2 if small else 7)
     ours = seconds["accelera processes"]
     tuned = min(value for name, value in seconds.items() if "chunksize" in name)
     goals = [Goal("G6", "10,000 tiny tasks: processes / ProcessPoolExecutor, best chunk", ours / tuned, 1.2)]
@@ -96,7 +96,7 @@ def _tiny(*, small: bool) -> dict[str, Any]:
 def _arrays(*, small: bool) -> dict[str, float]:
     """Return the seconds that an array of 4 MiB takes there and back."""
     tasks = [np.ones(1 << 19) for _ in range(4 if small else 40)]
-    seconds = _turns(_opened((*PEERS, "accelera processes")), doubled, tasks, 1 if small else 3)
+    seconds = _best_of_rounds(_available((*PEERS, "accelera processes")), doubled, tasks, 1 if small else 3)
     return {name: value / len(tasks) for name, value in seconds.items()}
 
 
@@ -135,11 +135,11 @@ def _dying(marker: Path, task: int) -> int:
     return _napping(task)
 
 
-def _opened(names: Sequence[str]) -> dict[str, Callable[[], contextlib.AbstractContextManager[Map]]]:
+def _available(names: Sequence[str]) -> dict[str, Callable[[], contextlib.AbstractContextManager[Map]]]:
     return {name: CONTENDERS[name] for name in names if not absent(name)}
 
 
-def _turns(
+def _best_of_rounds(
     openers: dict[str, Callable[[], contextlib.AbstractContextManager[Map]]],
     function: Callable[[Any], Any],
     tasks: Sequence[Any],

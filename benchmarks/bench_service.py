@@ -31,7 +31,7 @@ TRAINING = {"mode": "training", "num_layers": 24, "steps": 2}
 """8,376 accesses."""
 FIT = json.dumps({"source": TRAINING, "budget": "BUDGET"}).replace("BUDGET", f"{SEED}MB")
 FIRST = 1_000_000
-"""Seeds from here have not been asked for before."""
+"""Seeds from here on were not requested before."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
@@ -39,61 +39,61 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser = cases.parser("service", CASES)
     options = parser.parse_args(arguments)
     return cases.run(
-        options, {name: functools.partial(_served, case, options.small) for name, case in CASES.items()}
+        options, {name: functools.partial(_with_service, case, options.small) for name, case in CASES.items()}
     )
 
 
-def _served(case: Callable[[str, float], dict[str, Any]], small: bool) -> dict[str, Any]:
+def _with_service(case: Callable[[str, float], dict[str, Any]], small: bool) -> dict[str, Any]:
     """Run a case on a service of its own, with a hundredth of its requests when it is to be ``small``."""
-    with served() as told:
-        return case(told["url"], 0.01 if small else 1.0)
+    with served() as addresses:
+        return case(addresses["url"], 0.01 if small else 1.0)
 
 
 def _one_client(url: str, share: float) -> dict[str, Any]:
-    """Every request another seed, so that nothing is kept from before."""
+    """Measure one client whose every request has a new seed, so that no reply is in the cache."""
     load = Load(url, "/v1/simulate", SIMULATE, seconds=60, requests=int(2000 * share), first_seed=FIRST)
     figures = _warm(load)
     goals = (
         Goal("S1", "one client, uncached /simulate: median, ms", figures["p50_ms"], 10),
         Goal("S1", "one client, uncached /simulate: p99, ms", figures["p99_ms"], 25),
     )
-    return _told(figures, *goals)
+    return _with_goals(figures, *goals)
 
 
 def _repeated(url: str, share: float) -> dict[str, Any]:
-    """50 clients who ask what has been asked before."""
+    """Measure 50 clients whose requests are all in the cache."""
     figures = _warm(Load(url, "/v1/simulate", SIMULATE, clients=50, seconds=20 * share, seeds=8))
     goals = (
         Goal("S2", "50 clients, repeated /simulate: requests a second", figures["per_second"], 1000, True),
         Goal("S2", "50 clients, repeated /simulate: p99, ms", figures["p99_ms"], 60),
     )
-    return _told(figures, *goals)
+    return _with_goals(figures, *goals)
 
 
 def _what_if(url: str, share: float) -> dict[str, Any]:
-    """The same model in another budget each time, as a slider asks."""
+    """Measure requests for one model in a new budget each time, as a slider sends them."""
     load = Load(url, "/v1/fit", FIT, seconds=60, requests=int(400 * share), first_seed=3_000)
     figures = _warm(load)
-    return _told(
+    return _with_goals(
         figures, Goal("S3", "/fit without bound at 8,376 accesses: median, ms", figures["p50_ms"], 50)
     )
 
 
 def _crowd(url: str, share: float) -> dict[str, Any]:
-    """200 clients for a minute, of whom many ask the same: 100 questions take turns."""
+    """Measure 200 clients for a minute that share 100 different requests."""
     figures = _warm(Load(url, "/v1/simulate", SIMULATE, clients=200, seconds=60 * share, seeds=100))
     goals = (
         Goal("S4", "200 clients for a minute, 100 questions: p99, ms", figures["p99_ms"], 300),
         *_nothing_lost(figures, "100 questions"),
     )
-    return _told(figures, *goals)
+    return _with_goals(figures, *goals)
 
 
 def _crowd_uncached(url: str, share: float) -> dict[str, Any]:
-    """200 clients for a minute, no two of whom ask the same."""
+    """Measure 200 clients for a minute whose requests are all different."""
     load = Load(url, "/v1/simulate", SIMULATE, clients=200, seconds=60 * share, first_seed=FIRST)
     figures = _warm(load)
-    return _told(figures, *_nothing_lost(figures, "all different"))
+    return _with_goals(figures, *_nothing_lost(figures, "all different"))
 
 
 CASES: dict[str, Callable[[str, float], dict[str, Any]]] = {
@@ -118,7 +118,7 @@ def _nothing_lost(figures: dict[str, Any], which: str) -> tuple[Goal, ...]:
     )
 
 
-def _told(figures: dict[str, Any], *goals: Goal) -> dict[str, Any]:
+def _with_goals(figures: dict[str, Any], *goals: Goal) -> dict[str, Any]:
     shown = ", ".join(f"{name} {figures[name]:.1f}" for name in ("p50_ms", "p99_ms", "most_ms"))
     print(f"{figures['requests']:,} requests, {figures['per_second']:.0f} a second, {shown}")
     return {**figures, "goals": judged(goals)}

@@ -97,9 +97,9 @@ def in_process(name: str, small: bool) -> dict[str, Any]:
 
 def measured(name: str, steps: int) -> dict[str, Any]:
     """Best seconds of a step, and the most resident memory above that before the steps."""
-    library, _, way = name.replace(",", "").partition(" ")
-    step, more = (torch_step if library == "torch" else tensora_step)(way)
-    before = resident_mb_compiled(step) if "compiled" in way else resident_mb("VmRSS")
+    library, _, variant = name.replace(",", "").partition(" ")
+    step, more = (torch_step if library == "torch" else tensora_step)(variant)
+    before = resident_mb_compiled(step) if "compiled" in variant else resident_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     best = float("inf")
     for i in range(steps):
@@ -171,7 +171,7 @@ def numbers() -> tuple[Any, Any, Any]:
     )
 
 
-def torch_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
+def torch_step(variant: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
     """A step of PyTorch, and what is known of the memory of an offloaded model."""
     import torch
     from torch.nn import functional
@@ -181,11 +181,11 @@ def torch_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]
     importlib.import_module("torch._dynamo")  # the first step of an optimizer would load it
     model = gpt(torch.nn, functional.scaled_dot_product_attention)
     torch.ones(512, 512) @ torch.ones(512, 512)  # threads and their memory are there
-    if "checkpoint" in way:
+    if "checkpoint" in variant:
         model.call = lambda block, x: checkpoint(block, x, use_reentrant=False)
-    elif way.startswith("compiled"):
+    elif variant.startswith("compiled"):
         partitioner: Any = importlib.import_module("torch._functorch.config")
-        partitioner.activation_memory_budget = float(way.split()[1])
+        partitioner.activation_memory_budget = float(variant.split()[1])
         model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     words, places, targets = map(torch.tensor, numbers())
@@ -196,24 +196,24 @@ def torch_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]
         optimizer.step()
         optimizer.zero_grad()
 
-    if not way.startswith("offloaded"):
+    if not variant.startswith("offloaded"):
         return step, dict
     from accelera import offload, offloaded
 
-    limit = sum(each.nbytes for each in model.parameters()) + int(float(way.split()[1]) * 1e6)
+    limit = sum(each.nbytes for each in model.parameters()) + int(float(variant.split()[1]) * 1e6)
     once = functools.cache(lambda: offload(model, limit))
 
     def step_offloaded() -> None:
         once()  # the weights were in memory before the steps, as everybody's
         step()
 
-    def told() -> dict[str, Any]:
+    def memory_figures() -> dict[str, Any]:
         return {"limit_mb": limit / 1e6, "peak_tensor_mb": offloaded(model).report().peak_tensor_bytes / 1e6}
 
-    return step_offloaded, told
+    return step_offloaded, memory_figures
 
 
-def tensora_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
+def tensora_step(variant: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
     """A step of Tensora, and what its plan says."""
     import accelera.tensora as ts
     from accelera.tensora import functional, nn, optim
@@ -232,23 +232,23 @@ def tensora_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, An
         optimizer.step()
         optimizer.zero_grad()
 
-    if not way:
+    if not variant:
         return step, dict
     outside = ts.memory_stats().live_bytes
-    limit = outside + int(float(way.split()[0]) * (1e6 if "MB" in way else FREE_BYTES))
+    limit = outside + int(float(variant.split()[0]) * (1e6 if "MB" in variant else FREE_BYTES))
     budget = ts.budget(limit)
 
-    def told() -> dict[str, Any]:
+    def plan_figures() -> dict[str, Any]:
         report, plan = budget.report, budget.plan()
         if not report.followed or report.predicted_bytes != report.peak_bytes > limit:
-            raise RuntimeError(f"{way}: the plan was not followed: {report}")
+            raise RuntimeError(f"{variant}: the plan was not followed: {report}")
         return {
             "limit_mb": (limit - outside) / 1e6,
             "planned_mb": (plan.peak_bytes - outside) / 1e6,
             "planned_added": plan.added_share,
         }
 
-    return budget(step), told
+    return budget(step), plan_figures
 
 
 FREE_BYTES = 290e6

@@ -50,7 +50,7 @@ def counted(verdicts: list[opinfo.Verdict]) -> dict[str, Any]:
 
 
 def reason_of(verdict: opinfo.Verdict) -> str:
-    """Why a name does not agree: what the table says, else the first problem."""
+    """Return why a name does not agree: the entry of the table, else the first problem."""
     if verdict.name in opinfo_table.DISAGREEING:
         return opinfo_table.DISAGREEING[verdict.name]
     found = [f"{level}: {text}" for level, texts in verdict.problems.items() for text in texts]

@@ -87,7 +87,7 @@ def measured(name: str, *, small: bool) -> dict[str, Any]:
 
 
 def not_monotone(plans: StepPlans, free: int) -> int:
-    """How many of 200 budgets take more memory, or less time, than a greater one."""
+    """Return how many of 200 budgets take more memory, or less time, than a greater one."""
     budgets = np.linspace(plans.staircase[-1].top_bytes, free, BUDGETS)
     chosen = [plans.select(int(each)) for each in budgets]
     pairs = itertools.pairwise(chosen)

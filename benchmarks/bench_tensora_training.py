@@ -152,7 +152,7 @@ class Worker:
             env={**os.environ, **threads},
         )
         try:
-            self.ready: dict[str, Any] = self._told()
+            self.ready: dict[str, Any] = self._read_reply()
         except WorkerError:
             self.end()
             raise
@@ -163,16 +163,16 @@ class Worker:
         before = machine_seconds()
         self._process.stdin.write("run\n")
         self._process.stdin.flush()
-        told = self._told()
+        reply = self._read_reply()
         busy, idle = (now - then for now, then in zip(machine_seconds(), before, strict=True))
-        return Turn(told["steps"], max(0.0, busy - told["cpu_s"]) / max(busy + idle, 1e-9))
+        return Turn(reply["steps"], max(0.0, busy - reply["cpu_s"]) / max(busy + idle, 1e-9))
 
     def end(self) -> None:
         """End the process and close what led to it."""
         self._process.communicate()
         self._errors.close()
 
-    def _told(self) -> Any:
+    def _read_reply(self) -> Any:
         assert self._process.stdout
         for line in self._process.stdout:
             if line.startswith("told "):

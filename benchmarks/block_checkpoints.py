@@ -25,7 +25,7 @@ def checkpointed(plans: StepPlans, blocks: int) -> list[tuple[int, float]]:
         for g, (value, after, before) in enumerate(gaps):
             crosses = any(born[value] <= end < last_read[value] for end in ends)
             if after < peak < before and born[value] <= ends[count - 1] and not crosses:
-                fates[g] = _again(plans, g)
+                fates[g] = _fate_of(plans, g)
         seconds, _, top = _outcome(plans, fates)
         if math.isfinite(seconds):
             found.append((top, seconds))
@@ -41,8 +41,8 @@ def _outcome(plans: StepPlans, fates: bytearray) -> tuple[float, int, int]:
     return seconds, live, top
 
 
-def _again(plans: StepPlans, gap: int) -> int:
-    """What makes a value again, if anything can."""
+def _fate_of(plans: StepPlans, gap: int) -> int:
+    """Return RECOMPUTE if the value of a gap can be computed again, else KEEP."""
     fates = bytearray(len(plans.graph.gaps(LEAST_BYTES)))
     fates[gap] = RECOMPUTE
     seconds = plans.graph.added_seconds(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, bytes(fates))

@@ -15,7 +15,7 @@ import numpy as np
 AHEAD = 2
 """Tiles under way for each node, one of which it works at."""
 TILE = "tile"
-"""What each node has one of; its processor is reserved for the other contender, who waits meanwhile."""
+"""Ray resource, one per node: the nodes' processors are reserved by the other, idle contender."""
 
 
 class Tiles(NamedTuple):
@@ -78,11 +78,11 @@ def panels_in_parts(tiles: Tiles, number: int) -> None:
 def flushed(make: Make) -> Make:
     """Return ``make`` with every tile on the disk when its task ends, as ours are: a node may die then."""
 
-    def made(tiles: Tiles, number: int) -> None:
+    def make_and_flush(tiles: Tiles, number: int) -> None:
         make(tiles, number)
         flush(tiles)
 
-    return made
+    return make_and_flush
 
 
 def flush(tiles: Tiles) -> None:

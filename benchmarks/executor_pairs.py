@@ -29,7 +29,7 @@ ROUNDS = (8, 9) * 3 + (1, 2) * 4
 
 
 class Batch(NamedTuple):
-    """What one batch took."""
+    """Times of one batch."""
 
     seconds: float
     processor_s: float
@@ -46,11 +46,11 @@ def main(arguments: list[str]) -> None:
         ours: lambda: manager.execute(tasks, resized),
         POOL: lambda: list(pool.map(resized, tasks)),
     }
-    taken: dict[str, list[Batch]] = {name: [] for name in runs}
+    batches: dict[str, list[Batch]] = {name: [] for name in runs}
     for number in range(rounds):
         for name in sorted(runs, reverse=bool((number + rounds) % 2)):
-            taken[name].append(_batch(runs[name]))
-    print(json.dumps(taken))
+            batches[name].append(_batch(runs[name]))
+    print(json.dumps(batches))
 
 
 def _batch(run: Callable[[], Any]) -> Batch:
@@ -64,9 +64,9 @@ def figures(*, small: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     goals: list[Goal] = []
     for ours in ("threads", "auto"):
-        taken = [_in_a_process(ours, rounds, small) for rounds in ((2, 3) if small else ROUNDS)]
-        ratios = _ratios(taken, ours)
-        found[ours] = {"ratio": ratios, "batches": taken}
+        batches = [_run_in_process(ours, rounds, small) for rounds in ((2, 3) if small else ROUNDS)]
+        ratios = _ratios(batches, ours)
+        found[ours] = {"ratio": ratios, "batches": batches}
         what = f"100 resizes: accelera {ours} / {POOL}"
         goals += [
             Goal("G4", what, ratios["later"], 1.02),
@@ -76,21 +76,21 @@ def figures(*, small: bool) -> dict[str, Any]:
     return found | {"goals": judged(goals)}
 
 
-def _in_a_process(ours: str, rounds: int, small: bool) -> dict[str, list[list[float]]]:
+def _run_in_process(ours: str, rounds: int, small: bool) -> dict[str, list[list[float]]]:
     command = [sys.executable, "-m", "benchmarks.executor_pairs", ours, str(rounds), *["small"] * small]
     root = Path(__file__).parents[1]
-    said = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
-    taken: dict[str, list[list[float]]] = json.loads(said)
-    return taken
+    output = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+    batches: dict[str, list[list[float]]] = json.loads(output)
+    return batches
 
 
-def _ratios(taken: list[dict[str, list[list[float]]]], ours: str) -> dict[str, float]:
+def _ratios(batches: list[dict[str, list[list[float]]]], ours: str) -> dict[str, float]:
     """Return medians of ours / theirs, each of two batches that ran one after the other."""
     found = {}
     for name, which in (("", 0), ("_processor", 1)):
         pairs = [
             [mine[which] / other[which] for mine, other in zip(each[ours], each[POOL], strict=True)]
-            for each in taken
+            for each in batches
         ]
         found[f"first{name}"] = statistics.median(ratios[0] for ratios in pairs)
         found[f"later{name}"] = statistics.median(ratio for ratios in pairs for ratio in ratios[1:])

@@ -31,7 +31,7 @@ _LOOK_EVERY_S = 0.002
 
 @dataclass(frozen=True)
 class Task:
-    """What every contender is given."""
+    """The model, input and budget that every contender gets."""
 
     folder: Path
     layers: int

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 SEED = "SEED"
 """In a body: stands for a number that is used once, or for one of a few."""
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 
 
 @contextmanager
@@ -61,12 +61,14 @@ class Load:
 def measured(load: Load) -> dict[str, Any]:
     """Run ``load`` in a process of its own; return its figures, times in milliseconds."""
     command = [sys.executable, "-m", "benchmarks.service_load"]
-    ran = subprocess.run(command, input=json.dumps(asdict(load)), capture_output=True, text=True, check=True)
-    return cast(dict[str, Any], json.loads(ran.stdout))
+    process = subprocess.run(
+        command, input=json.dumps(asdict(load)), capture_output=True, text=True, check=True
+    )
+    return cast(dict[str, Any], json.loads(process.stdout))
 
 
 class _Generator:
-    """Sends, and counts what comes."""
+    """Makes the requests and counts the replies."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -79,7 +81,7 @@ class _Generator:
         self._head = (
             f"POST {load.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         )
-        self._made: dict[int, bytes] = {}
+        self._requests_by_seed: dict[int, bytes] = {}
 
     def next(self) -> bytes | None:
         """Return the next request; None when it is over."""
@@ -90,9 +92,9 @@ class _Generator:
         if not self.load.seeds:
             return self._request(self.load.first_seed + number)
         seed = self.load.first_seed + number % self.load.seeds
-        if seed not in self._made:
-            self._made[seed] = self._request(seed)
-        return self._made[seed]
+        if seed not in self._requests_by_seed:
+            self._requests_by_seed[seed] = self._request(seed)
+        return self._requests_by_seed[seed]
 
     def _request(self, seed: int) -> bytes:
         body = self.load.body.replace(SEED, str(seed))
@@ -107,7 +109,7 @@ class _Generator:
         ends = [loop.create_future() for _ in range(self.load.clients)]
         for end in ends:
             await loop.create_connection(lambda end=end: _Client(self, end), parts.hostname, parts.port)
-        await asyncio.wait(ends, timeout=self.load.seconds + _PATIENCE_S)
+        await asyncio.wait(ends, timeout=self.load.seconds + _TIMEOUT_S)
         return self._figures(time.perf_counter() - began)
 
     def _figures(self, seconds: float) -> dict[str, Any]:
@@ -131,9 +133,9 @@ class _Generator:
 class _Client(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, generator: _Generator, over: asyncio.Future[None]) -> None:
+    def __init__(self, generator: _Generator, closed: asyncio.Future[None]) -> None:
         self._generator = generator
-        self._over = over
+        self._closed = closed
         self._buffer = bytearray()
         self._missing = -1
         self._began = 0.0
@@ -158,9 +160,9 @@ class _Client(asyncio.Protocol):
             self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._over.done():
+        if not self._closed.done():
             self._generator.broken += 1
-            self._over.set_result(None)
+            self._closed.set_result(None)
 
     def _read_head(self, end: int) -> None:
         head = bytes(self._buffer[:end]).lower()
@@ -174,7 +176,7 @@ class _Client(asyncio.Protocol):
     def _send(self) -> None:
         request = self._generator.next()
         if request is None:
-            self._over.set_result(None)
+            self._closed.set_result(None)
             self._transport.close()
             return
         self._missing = -1

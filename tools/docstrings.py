@@ -11,7 +11,7 @@ USUAL = {
     "UnknownNameError": "A name that there is not.",
     "BackendMissingError": "An optional package that is needed is not installed.",
 }
-"""What an error means where a docstring only names it."""
+"""Meaning of an error where a docstring only names it."""
 _ERROR = re.compile(r"\b([A-Z]\w*(?:Error|Exception|Interrupted))\b")
 
 

@@ -52,7 +52,7 @@ class Step(NamedTuple):
     command: list[str]
     limit_s: float
     counts: bool = True
-    """Whether its failure is the check's."""
+    """Whether the check fails when this step does."""
     needs: tuple[str, ...] = ()
 
 
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--save", default="gpu_check", help="name of the file in benchmarks/results")
     parser.add_argument("--small", action="store_true", help="benchmarks in their small form")
     options = parser.parse_args(arguments)
-    device = {"architecture": options.architecture} if options.dry_run else found_device()
+    device = {"architecture": options.architecture} if options.dry_run else find_device()
     if isinstance(device, str):
         print(f"gpu-check: {device}", file=sys.stderr)
         return 1
@@ -81,8 +81,8 @@ def main(arguments: list[str]) -> int:
     return 0 if all(each["outcome"] in ("passed", "skipped") or not each["counts"] for each in done) else 1
 
 
-def found_device() -> dict[str, Any] | str:
-    """Return what torch says of the device and what is to be built for, or why there is nothing to check."""
+def find_device() -> dict[str, Any] | str:
+    """Return torch's facts of the device and the architecture to build for, or why nothing can be checked."""
     if not _has_driver():
         return "there is no NVIDIA GPU on this machine: no driver is there, and nothing to check"
     if importlib.util.find_spec("torch") is None:
@@ -185,13 +185,15 @@ def cuda_tests() -> list[str]:
 
 
 def run(planned: list[Step]) -> list[dict[str, Any]]:
-    """Carry the steps out while there is time; nothing more after a build that failed."""
+    """Run the steps while there is time; after a failed build, skip the others."""
     began, done = time.monotonic(), list[dict[str, Any]]()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)])}
     for step in planned:
         left_s = LIMIT_S - (time.monotonic() - began)
-        broken = any(each["outcome"] == "failed" for each in done if each["name"] in ("build", "kernels"))
-        outcome = _skipped(step, left_s, broken=broken) or _carried_out(
+        build_failed = any(
+            each["outcome"] == "failed" for each in done if each["name"] in ("build", "kernels")
+        )
+        outcome = _skipped(step, left_s, build_failed=build_failed) or _run_step(
             step, min(left_s, step.limit_s), environment
         )
         done.append({"name": step.name, "counts": step.counts, **outcome})
@@ -199,13 +201,13 @@ def run(planned: list[Step]) -> list[dict[str, Any]]:
     return done
 
 
-def _skipped(step: Step, left_s: float, *, broken: bool) -> dict[str, Any] | None:
+def _skipped(step: Step, left_s: float, *, build_failed: bool) -> dict[str, Any] | None:
     """Return that a step is skipped, and why; None when it is to be run."""
     missing = [name for name in step.needs if importlib.util.find_spec(name) is None]
     if not shutil.which(step.command[0]):
         missing.append(step.command[0])
     reasons = (
-        (broken, "nothing was built"),
+        (build_failed, "nothing was built"),
         (bool(missing), f"{', '.join(missing)} not installed"),
         (left_s < 30, f"{left_s:.0f} s are left of {LIMIT_S}"),
     )
@@ -213,15 +215,15 @@ def _skipped(step: Step, left_s: float, *, broken: bool) -> dict[str, Any] | Non
     return None if why is None else {"outcome": "skipped", "why": why}
 
 
-def _carried_out(step: Step, limit_s: float, environment: dict[str, str]) -> dict[str, Any]:
+def _run_step(step: Step, limit_s: float, environment: dict[str, str]) -> dict[str, Any]:
     began = time.monotonic()
     print(f"gpu-check: {step.name}: {' '.join(step.command)}", flush=True)
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             step.command, cwd=ROOT, env=environment, timeout=limit_s, check=False, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        output, status = ended.stdout, ended.returncode
+        output, status = process.stdout, process.returncode
     except subprocess.TimeoutExpired as error:
         output, status = _text(error.stdout), None
     seconds = time.monotonic() - began

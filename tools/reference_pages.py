@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from tools.front_doors import constant_docs, doors, home_of, names_of, value_of  # noqa: E402
 from tools.pictures.imports import imports  # noqa: E402
 
-BESIDE = {
+REPOSITORY_PAGES = {
     "architecture.md": "ARCHITECTURE.md",
     "benchmarks.md": "benchmarks/README.md",
     "changelog.md": "CHANGELOG.md",
@@ -53,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     texts = {path: page(door) for door, path in pages().items()}
     texts |= {"reference/settings.md": settings(), "reference/commands.md": commands()}
-    texts |= {path: beside(source) for path, source in BESIDE.items()}
+    texts |= {path: repository_page(source) for path, source in REPOSITORY_PAGES.items()}
     texts["pictures/imports.svg"] = imports()
     for path, text in texts.items():
         if drawn := files.get_file_from_path(path):
@@ -185,7 +185,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def beside(source: str) -> str:
+def repository_page(source: str) -> str:
     """Return a file of the checkout with its links as a page of the site has them."""
     folder = (ROOT / source).parent
     text = (ROOT / source).read_text(encoding="utf-8")
@@ -197,7 +197,7 @@ def _link(folder: Path, match: re.Match[str]) -> str:
     if "://" in target:
         return target + anchor
     path = (folder / target).resolve()
-    here = {ROOT / source: name for name, source in BESIDE.items()}
+    here = {ROOT / source: name for name, source in REPOSITORY_PAGES.items()}
     if path in here:
         return here[path] + anchor
     if path.is_relative_to(ROOT / "docs"):

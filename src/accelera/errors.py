@@ -113,7 +113,7 @@ class UnfinishedError(AcceleraError, TimeoutError):
     def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
-        """What was done: an ``accelera.execution.ExecutionResult``, of a stream its ``StreamReport``."""
+        """Result so far: an ``accelera.execution.ExecutionResult``, or the ``StreamReport`` of a stream."""
 
 
 class TransferError(AcceleraError, TypeError):
@@ -136,9 +136,9 @@ class TaskTooLargeError(AcceleraError, MemoryError):
         self.index = index
         """Position of the task in the batch."""
         self.needed_bytes = needed_bytes
-        """What the task takes, in bytes."""
+        """Bytes that the task needs."""
         self.budget_bytes = budget_bytes
-        """What the CPU may take, in bytes."""
+        """Bytes that tasks on the CPU may use."""
 
 
 class ClusterError(AcceleraError, ConnectionError):

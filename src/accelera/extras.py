@@ -92,7 +92,7 @@ def is_installed(extra: str) -> bool:
 
 
 def stand_in(name: str, error: ModuleNotFoundError) -> Any:
-    """Return what stands for a public name while the package that it needs is absent.
+    """Return a placeholder for a public name whose package is not installed.
 
     It can be imported, listed and tested by ``isinstance``; calling it, or taking an attribute of it, raises
     BackendMissingError. Raises ``error`` itself when the missing module is of no extra.
@@ -126,7 +126,7 @@ def _remedy(op: str, module: str, otherwise: str) -> str:
 
 
 def is_there(module: str) -> bool:
-    """Return whether a module can be imported; it is not."""
+    """Return whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
     except ValueError:  # a module without a spec, as tests put into sys.modules

@@ -29,7 +29,7 @@ _PATH = re.compile(r"(?<![\w.>-])/[^\s'\",;:()]+")
 
 
 def facts() -> dict[str, Any]:
-    """Return everything ``accelera info`` tells, as JSON-able values; sizes in bytes."""
+    """Return everything that ``accelera info`` shows, as JSON-able values; sizes in bytes."""
     device = get_device(None)
     return {
         "version": __version__,
@@ -60,9 +60,9 @@ def without_paths(value: Any) -> Any:
 
 
 def _cpu() -> dict[str, Any]:
-    said, hardware = _cpu_fields(), HardwareCapabilities.detect()
+    cpu_info, hardware = _cpu_fields(), HardwareCapabilities.detect()
     return {
-        "model": said.get("model name") or platform.processor() or platform.machine(),
+        "model": cpu_info.get("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count() or 1,
         "usable": hardware.cpu_cores,
         "physical": hardware.physical_cores,
@@ -90,7 +90,7 @@ def _memory() -> dict[str, Any]:
 
 
 def _batches() -> dict[str, Any]:
-    """Return how ``StrategyManager.auto`` runs batches of work where it is told nothing."""
+    """Return the strategy, devices and workers of ``StrategyManager.auto`` by default."""
     manager = StrategyManager.auto()
     workers = current().workers or HardwareCapabilities.detect().cpu_cores
     return {"strategy": str(manager.strategy), "devices": manager.devices, "workers": workers}
@@ -151,9 +151,9 @@ def _interception() -> dict[str, Any]:
     if not is_there("torch"):
         why = "torch is not installed; pip install 'accelera[torch]'"
         return {"tier": "none", "why": why, "compiled": []}
-    found = _shim_found()
-    if found is not None:
-        return {"tier": found[0], "why": found[1], "compiled": "all"}
+    shim = _shim_found()
+    if shim is not None:
+        return {"tier": shim[0], "why": shim[1], "compiled": "all"}
     from accelera.interceptor import hooks
 
     compiled = sorted(hooks.compiled_operators())

@@ -21,11 +21,11 @@ class OffloadedPhase(NamedTuple):
     phase: Phase
     plan: OffloadPlan | None
     refusal: Exception | None
-    """Why it would not."""
+    """Reason why there is no plan; None with a plan."""
 
     @classmethod
     def planned(cls, phase: Phase, budget: int | str | None, optimizer: Any) -> OffloadedPhase:
-        """Plan a phase of inference or training within a budget; a refusal is kept."""
+        """Plan a phase of inference or training within a budget; an error is stored as ``refusal``."""
         from accelera.offload import plan_offload
 
         training = phase.name == "training"
@@ -37,16 +37,16 @@ class OffloadedPhase(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
-        found: dict[str, Any] = {"phase": self.phase.name, "dtype": self.phase.dtype}
+        record: dict[str, Any] = {"phase": self.phase.name, "dtype": self.phase.dtype}
         if self.plan is not None:
-            return {**found, "plan": self.plan.to_dict()}
-        found["refused"] = str(self.refusal)
+            return {**record, "plan": self.plan.to_dict()}
+        record["refused"] = str(self.refusal)
         if isinstance(self.refusal, BudgetExceededError):
-            found["needed_bytes"] = self.refusal.needed_bytes
-        return found
+            record["needed_bytes"] = self.refusal.needed_bytes
+        return record
 
     def line(self) -> str:
-        """Return it in a sentence."""
+        """Return the phase and its plan, or the refusal, in a sentence."""
         what = f"{self.phase.name} in {self.phase.dtype}, offloaded"
         if self.plan is None:
             return f"{what}, is not planned: {self.refusal}"
@@ -56,13 +56,13 @@ class OffloadedPhase(NamedTuple):
         return f"{what}, takes {peaks}, and each pass reads {read} and writes {written}."
 
 
-def offloads(found: Estimate, optimizer: Any) -> Iterator[OffloadedPhase]:
-    """Yield what offloading would do for each phase that does not fit; the same budget is the model's."""
-    for phase in found.phases:
-        if not found.fits(phase) and phase.name in _PHASES:
-            yield OffloadedPhase.planned(phase, found.budget_bytes, optimizer)
+def offloads(estimate: Estimate, optimizer: Any) -> Iterator[OffloadedPhase]:
+    """Yield the offload plan of each phase that does not fit, within the budget of the estimate."""
+    for phase in estimate.phases:
+        if not estimate.fits(phase) and phase.name in _PHASES:
+            yield OffloadedPhase.planned(phase, estimate.budget_bytes, optimizer)
 
 
-def as_dict(found: Estimate, planned: Iterable[OffloadedPhase]) -> dict[str, Any]:
+def as_dict(estimate: Estimate, planned: Iterable[OffloadedPhase]) -> dict[str, Any]:
     """Return an estimate and its offload plans as JSON-able values."""
-    return {**found.to_dict(), "offload": [each.to_dict() for each in planned]}
+    return {**estimate.to_dict(), "offload": [each.to_dict() for each in planned]}

@@ -79,9 +79,9 @@ class Setting(NamedTuple):
     parse: Callable[[str], Any]
     """Text to value; raises ValueError or LookupError."""
     allowed: str
-    """What may be written, for people."""
+    """Allowed values, in words."""
     sentence: str
-    """What it does."""
+    """Meaning of the setting, in a sentence."""
     secret: bool = False
     """Whether its value is never shown."""
 

@@ -46,9 +46,9 @@ def test_a_torch_that_does_not_see_the_gpu_is_told_from_none(
 ) -> None:
     monkeypatch.setattr(tool, "_has_driver", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert f"torch {torch.__version__} has no use of this machine's NVIDIA GPU" in tool.found_device()
+    assert f"torch {torch.__version__} has no use of this machine's NVIDIA GPU" in tool.find_device()
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None)
-    assert f"{sys.executable} has no torch" in tool.found_device()
+    assert f"{sys.executable} has no torch" in tool.find_device()
 
 
 def test_it_asks_for_every_core_dependency(tool: ModuleType) -> None:
@@ -75,11 +75,11 @@ def test_what_a_machine_lacks_is_named(tool: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(tool.shutil, "which", lambda name: None if name == "nvcc" else f"/bin/{name}")
-    assert "nvcc is not on the PATH" in tool.found_device()
+    assert "nvcc is not on the PATH" in tool.find_device()
     monkeypatch.setattr(tool.shutil, "which", lambda name: f"/bin/{name}")
     absent = {"nanobind", "pytest"}
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name in absent else object())
-    assert f"{sys.executable} lacks nanobind, pytest" in tool.found_device()
+    assert f"{sys.executable} lacks nanobind, pytest" in tool.find_device()
 
 
 def test_steps_are_carried_out_while_there_is_time(

@@ -29,7 +29,7 @@ FROM_RESULTS: Mapping[str, Callable[[], str]] = {
     "ratios_interception": ratios.interception,
     "house": house.house,
 }
-"""Drawn from what is saved, always the same."""
+"""Charts of the saved results, which are the same at every run."""
 FROM_RUNS: Mapping[str, Callable[[], str]] = {
     "product_timeline": product_timeline.product_timeline,
     "training_occupancy": training_occupancy.training_occupancy,
@@ -41,7 +41,7 @@ FROM_RUNS: Mapping[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Draw, or check."""
+    """Draw the pictures, or check them; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures")
     parser.add_argument("names", nargs="*", choices=[[], *FROM_RESULTS, *FROM_RUNS])
     parser.add_argument("--check", action="store_true")
@@ -57,19 +57,19 @@ def main(arguments: list[str]) -> int:
 
 
 def check() -> int:
-    """Return 1 and say which pictures are not what the saved results say."""
-    old = [name for name, draw in FROM_RESULTS.items() if _said(name) != _words(draw())]
+    """Return 1 and print which pictures differ from the saved results; 0 when none does."""
+    old = [name for name, draw in FROM_RESULTS.items() if _saved_texts(name) != _texts_of(draw())]
     if old:
         sys.stderr.write(f"draw again: python -m tools.pictures {' '.join(old)}\n")
     return int(bool(old))
 
 
-def _said(name: str) -> list[str]:
+def _saved_texts(name: str) -> list[str]:
     path = FOLDER / f"{name}.svg"
-    return _words(path.read_text(encoding="utf-8")) if path.exists() else []
+    return _texts_of(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
-def _words(svg: str) -> list[str]:
+def _texts_of(svg: str) -> list[str]:
     """Return the texts of a picture: figures and labels, whatever the drawing looks like."""
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 

@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator on paper: the same rounding, pools, splitting, caching and refusals.
+"""Model of PyTorch's CUDA caching allocator: the same rounding, pools, splitting, caching and errors.
 
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` with its usual settings. Sizes are rounded up to
 512 bytes. Those up to 1 MiB are cut from segments of 2 MiB, those below 10 MiB from segments of 20 MiB, and
@@ -34,35 +34,35 @@ class MemoryBlock:
     segment: int
     """Number of the segment; numbers are not used again."""
     start: int
-    """Where it begins in the segment, in bytes."""
+    """Offset in the segment, in bytes."""
     nbytes: int
-    """Its size, rounded."""
+    """Size, rounded up."""
     stream: Hashable
     small: bool
-    """Whether it is of the pool for small sizes."""
+    """Whether it belongs to the pool of small sizes."""
     requested_bytes: int = 0
-    """What was asked for; 0 while it is free."""
+    """Requested size; 0 while the block is free."""
     used: bool = False
     others: dict[Hashable, Any] = field(default_factory=dict)
-    """Streams that use it besides its own (``record_stream``), and what is done when they have done so."""
+    """Other streams that use it (``record_stream``), each with the point up to which it does so."""
 
 
 @dataclass
 class MemoryCounts:
-    """Bytes at this moment, and the most that there were."""
+    """Current bytes, and their peak."""
 
     current: int = 0
     peak: int = 0
 
     def add(self, nbytes: int) -> None:
-        """Count ``nbytes`` more, or less."""
+        """Add ``nbytes``, which may be negative."""
         self.current += nbytes
         self.peak = max(self.peak, self.current)
 
 
 @final
 class CachingAllocator:
-    """The memory of one device, counted in bytes; there is none behind it.
+    """The memory of one device, counted in bytes; nothing is allocated.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ class CachingAllocator:
     out_of_memory
         Makes the exception for a request that finds no room, from its message.
     recorded
-        Returns what stands for all that a stream was given until now; for ``record_stream``.
+        Returns a mark for all work that a stream was given until now; for ``record_stream``.
     is_done
-        Returns whether that is known to be done.
+        Returns whether the work up to such a mark is known to be done.
     """
 
     def __init__(
@@ -86,56 +86,56 @@ class CachingAllocator:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.allocated = MemoryCounts()
-        """Blocks that are used, as rounded."""
+        """Blocks in use, with their rounded sizes."""
         self.requested = MemoryCounts()
-        """Blocks that are used, as asked for."""
+        """Blocks in use, with their requested sizes."""
         self.reserved = MemoryCounts()
         """Segments."""
         self.retries = 0
-        """How often cached memory was given back for want of room."""
+        """Times that cached memory was returned to the driver because a request found no room."""
         self.refusals = 0
-        """How often there was no room all the same."""
+        """Requests that failed with out of memory."""
         self.taken_by_others_bytes = 0
-        """What other processes hold of the device; may be changed."""
+        """Bytes of the device that other processes use; may be changed."""
         self._out_of_memory = out_of_memory
         self._recorded, self._is_done = recorded, is_done
         self._segments: dict[int, list[MemoryBlock]] = {}
         self._numbers = itertools.count()
-        self._waiting: list[MemoryBlock] = []
+        self._in_use_elsewhere: list[MemoryBlock] = []
         self._lock = threading.RLock()
 
     @property
     def free_bytes(self) -> int:
-        """What the driver says is free: neither reserved here nor taken by others."""
+        """Bytes that are free for the driver: neither reserved here nor used by other processes."""
         return max(0, self.capacity_bytes - self.taken_by_others_bytes - self.reserved.current)
 
     def allocate(self, nbytes: int, stream: Hashable = 0) -> MemoryBlock:
         """Return a block of at least ``nbytes`` for ``stream``; raises what ``out_of_memory`` makes."""
         rounded = max(_STEP_BYTES, math.ceil(nbytes / _STEP_BYTES) * _STEP_BYTES)
         with self._lock:
-            self._reuse_what_is_done()
-            block = self._cached(rounded, stream) or self._new(rounded, stream)
+            self._release_finished()
+            block = self._find_free_block(rounded, stream) or self._new_segment(rounded, stream)
             if block is None:
                 self.retries += 1
                 self.empty_cache()
-                block = self._new(rounded, stream)
+                block = self._new_segment(rounded, stream)
             if block is None:
                 self.refusals += 1
-                raise self._out_of_memory(self._refusal(nbytes))
-            self._cut(block, rounded)
+                raise self._out_of_memory(self._error_message(nbytes))
+            self._split(block, rounded)
             block.used, block.requested_bytes = True, nbytes
             self.allocated.add(block.nbytes)
             self.requested.add(nbytes)
             return block
 
     def record_stream(self, block: MemoryBlock, stream: Hashable) -> None:
-        """Note that ``stream`` uses the block, too: once it is freed it is reused when that is over."""
+        """Note that ``stream`` uses the block, too: after ``free`` it is reused once that use has ended."""
         with self._lock:
             if stream != block.stream:
                 block.others[stream] = None
 
     def free(self, block: MemoryBlock) -> None:
-        """Take a block back for further requests of its stream."""
+        """Free a block, for further requests of its stream."""
         with self._lock:
             block.used = False
             self.allocated.add(-block.nbytes)
@@ -143,14 +143,14 @@ class CachingAllocator:
             block.requested_bytes = 0
             if block.others:
                 block.others = {stream: self._recorded(stream) for stream in block.others}
-                self._waiting.append(block)
+                self._in_use_elsewhere.append(block)
             else:
-                self._join(block)
+                self._merge(block)
 
     def empty_cache(self) -> list[int]:
-        """Give segments that are free as a whole back to the driver; return their numbers."""
+        """Give wholly free segments back to the driver; return their numbers."""
         with self._lock:
-            self._reuse_what_is_done()
+            self._release_finished()
             whole = [
                 number
                 for number, blocks in self._segments.items()
@@ -161,12 +161,12 @@ class CachingAllocator:
             return whole
 
     def reset_peaks(self) -> None:
-        """Begin to look for the most anew."""
+        """Set every peak to its current value."""
         for counts in (self.allocated, self.requested, self.reserved):
             counts.peak = counts.current
 
-    def _cached(self, nbytes: int, stream: Hashable) -> MemoryBlock | None:
-        """Return the smallest free block of the stream's pool that holds ``nbytes``, the first of such."""
+    def _find_free_block(self, nbytes: int, stream: Hashable) -> MemoryBlock | None:
+        """Return the smallest free block of the stream's pool that holds ``nbytes``, the first of equals."""
         small = nbytes <= _SMALL_BYTES
         fitting = (
             block
@@ -178,8 +178,8 @@ class CachingAllocator:
         )
         return min(fitting, key=lambda block: (block.nbytes, block.segment, block.start), default=None)
 
-    def _new(self, nbytes: int, stream: Hashable) -> MemoryBlock | None:
-        """Return a segment of the driver's that holds ``nbytes``; None when it has no room."""
+    def _new_segment(self, nbytes: int, stream: Hashable) -> MemoryBlock | None:
+        """Return the block of a new segment that holds ``nbytes``; None when the device has no room."""
         small = nbytes <= _SMALL_BYTES
         size = _SMALL_SEGMENT_BYTES if small else _LARGE_SEGMENT_BYTES
         if nbytes >= _LARGE_FROM_BYTES:
@@ -191,8 +191,8 @@ class CachingAllocator:
         self.reserved.add(size)
         return block
 
-    def _cut(self, block: MemoryBlock, nbytes: int) -> None:
-        """Leave what a block has too much to others, if it is worth it."""
+    def _split(self, block: MemoryBlock, nbytes: int) -> None:
+        """Split a block after ``nbytes``, unless the remainder would be too small."""
         rest = block.nbytes - nbytes
         if rest < _STEP_BYTES or (not block.small and rest <= _SMALL_BYTES):
             return
@@ -201,8 +201,8 @@ class CachingAllocator:
         blocks.insert(blocks.index(block) + 1, after)
         block.nbytes = nbytes
 
-    def _join(self, block: MemoryBlock) -> None:
-        """Make one block of a free one and its free neighbours."""
+    def _merge(self, block: MemoryBlock) -> None:
+        """Merge a free block with its free neighbours."""
         blocks = self._segments[block.segment]
         at = blocks.index(block)
         for near in (at + 1, at - 1):
@@ -212,14 +212,14 @@ class CachingAllocator:
             block.start, block.nbytes = first.start, first.nbytes + second.nbytes
             blocks.pop(near)
 
-    def _reuse_what_is_done(self) -> None:
-        for block in list(self._waiting):
+    def _release_finished(self) -> None:
+        for block in list(self._in_use_elsewhere):
             if all(map(self._is_done, block.others.values())):
-                self._waiting.remove(block)
+                self._in_use_elsewhere.remove(block)
                 block.others = {}
-                self._join(block)
+                self._merge(block)
 
-    def _refusal(self, nbytes: int) -> str:
+    def _error_message(self, nbytes: int) -> str:
         spare = self.reserved.current - self.allocated.current
         return (
             f"CUDA out of memory. Tried to allocate {format_bytes(nbytes)}. GPU 0 has a total capacity of "

@@ -18,13 +18,13 @@ _SYNCHRONOUS = frozenset(
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"))
 """Operators for which cuBLAS keeps a workspace on each stream."""
 
-active: list[Fake] = []
-"""The fake that is in torch's place, if one is."""
+active_fakes: list[Fake] = []
+"""The fakes that are entered; the last one stands in torch's place."""
 
 
 @final
 class DeviceTensor(torch.Tensor):
-    """A tensor of a fake device. Its bytes are in RAM; only Python code is told otherwise."""
+    """A tensor of a fake device. Its bytes are in RAM; Python code sees the fake device."""
 
     _place: torch.device
 
@@ -36,36 +36,36 @@ class DeviceTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Do as ``func`` does on a device, or as it is where no fake is in force any more."""
+        """Run ``func`` as on a device; on the plain tensors when no fake is entered any more."""
         with torch._C.DisableTorchFunctionSubclass():
-            cuda = active[-1] if active else None
+            cuda = active_fakes[-1] if active_fakes else None
             special = None if cuda is None else _SPECIAL.get(_name_of(func))
             if special is not None:
                 return special(cuda, *args, **(kwargs or {}))
-            return operated(cuda, func, args, kwargs or {})
+            return run_operator(cuda, func, args, kwargs or {})
 
 
-def operated(cuda: Fake | None, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_operator(cuda: Fake | None, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call ``func`` on the plain tensors under device tensors; return its results as device tensors."""
-    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, DeviceTensor)]
-    place = given[0]._place
-    plain = {id(each): as_plain(each) for each in given}
-    wrapped = {id(plain[id(each)]): each for each in given}
+    device_tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, DeviceTensor)]
+    place = device_tensors[0]._place
+    plain = {id(each): as_plain(each) for each in device_tensors}
+    wrapped = {id(plain[id(each)]): each for each in device_tensors}
     args, kwargs = tree_map(lambda each: plain.get(id(each), each), (args, kwargs))
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
-    if cuda is None or _is_a_question(func):
+    if cuda is None or _is_attribute_read(func):
         result = func(*args, **kwargs)
     else:
         with _OperatorRecorder(cuda, place):
             result = func(*args, **kwargs)
 
-    def back(value: Any) -> Any:
+    def wrap(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or isinstance(value, DeviceTensor):
             return value
         return wrapped.get(id(value)) if id(value) in wrapped else on_device(value, place)
 
-    return tree_map(back, result)
+    return tree_map(wrap, result)
 
 
 def as_plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -145,30 +145,30 @@ def _name_of(func: Callable[..., Any]) -> str:
     return f"{func.__self__.__name__}?" if name == "__get__" else name  # type: ignore[attr-defined]
 
 
-def _is_a_question(func: Callable[..., Any]) -> bool:
+def _is_attribute_read(func: Callable[..., Any]) -> bool:
     """Return whether nothing is computed: attributes, apart from those that make views."""
     name = _name_of(func)
     return name.endswith("?") and name not in ("real?", "imag?", "H?", "mH?")
 
 
-def moved(cuda: Fake, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def tensor_to(cuda: Fake, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Do what ``Tensor.to`` does, between the host and the devices too."""
     copy = kwargs.pop("copy", False)
-    device, dtype, non_blocking, memory_format = wanted_of(args, kwargs)
-    here = tensor._place if isinstance(tensor, DeviceTensor) else torch.device("cpu")
-    there = here if device is None else cuda.placed(device)
+    device, dtype, non_blocking, memory_format = to_arguments(args, kwargs)
+    source_device = tensor._place if isinstance(tensor, DeviceTensor) else torch.device("cpu")
+    target_device = source_device if device is None else cuda.placed(device)
     plain = as_plain(tensor)
     dtype = plain.dtype if dtype is None else dtype
-    if there == here and dtype == plain.dtype and not copy and memory_format is None:
+    if target_device == source_device and dtype == plain.dtype and not copy and memory_format is None:
         return tensor
-    how = torch.preserve_format if memory_format is None else memory_format
-    like = torch.empty_like(plain, device="meta", memory_format=how)
-    target: torch.Tensor = cuda.new(like.shape, like.stride(), dtype, there)
+    target_format = torch.preserve_format if memory_format is None else memory_format
+    like = torch.empty_like(plain, device="meta", memory_format=target_format)
+    target: torch.Tensor = cuda.new(like.shape, like.stride(), dtype, target_device)
     cuda.copied(as_plain(target), plain.detach(), non_blocking)
     return target
 
 
-def wanted_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, bool, Any]:
+def to_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, bool, Any]:
     """Return what ``Tensor.to`` is asked for: device, element type, whether not to wait, order of axes."""
     like = [each for each in (*args, kwargs.get("other")) if isinstance(each, DeviceTensor)]
     if like:
@@ -214,12 +214,12 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "is_cuda?": lambda cuda, tensor: tensor._place.type == "cuda",
     "is_cpu?": lambda cuda, tensor: False,
     "get_device": lambda cuda, tensor: tensor._place.index,
-    "cpu": lambda cuda, tensor, **how: moved(cuda, tensor, "cpu"),
+    "cpu": lambda cuda, tensor, **how: tensor_to(cuda, tensor, "cpu"),
     "numpy": _numpy,
     "__array__": _numpy,
-    "tolist": lambda cuda, tensor: moved(cuda, tensor, "cpu").tolist(),
-    "__repr__": lambda cuda, tensor, **how: f"{moved(cuda, tensor, 'cpu')!r} on {tensor._place}",
+    "tolist": lambda cuda, tensor: tensor_to(cuda, tensor, "cpu").tolist(),
+    "__repr__": lambda cuda, tensor, **how: f"{tensor_to(cuda, tensor, 'cpu')!r} on {tensor._place}",
     "addmm.dtype_out": _product_in_float32,
     "is_pinned": lambda cuda, tensor: False,
 }
-"""What is not done by the same function on the plain tensor; names of attributes end in a question mark."""
+"""Functions that do not simply run on the plain tensor; names of attributes end in a question mark."""

@@ -15,19 +15,19 @@ from torch.utils._pytree import tree_leaves
 
 from accelera.testing.caching_allocator import CachingAllocator, MemoryBlock
 from accelera.testing.device_errors import accelerator_error, out_of_memory
-from accelera.testing.device_tensor import active, on_device
+from accelera.testing.device_tensor import active_fakes, on_device
 from accelera.testing.fake_streams import USUAL, FakeStream
 from accelera.testing.happens_before import HOST, HappensBefore, Span
 from accelera.testing.torch_stand_ins import StandIns
 from accelera.units import parse_bytes
 
-_GARBAGE = 0xFF
-"""What new memory holds: NaN in every float, so that reading it shows."""
-_MAY_BE_MIXED = frozenset(("index", "index_put_", "_index_put_impl_"))
+_UNDEFINED_BYTE = 0xFF
+"""Byte that fills new memory: every float is NaN, so that a read of undefined contents is seen."""
+_MIXED_DEVICE_OPERATORS = frozenset(("index", "index_put_", "_index_put_impl_"))
 """Operators that take indices from the host, too."""
 
 
-class _Held(NamedTuple):
+class _StorageBlock(NamedTuple):
     """Device memory under a tensor."""
 
     device: int
@@ -84,7 +84,7 @@ class FakeCuda:
     ) -> None:
         self.kind = kind
         self.order = HappensBefore()
-        """Who is done before whom."""
+        """Checker of the order of all launches."""
         self.memories = [
             CachingAllocator(
                 parse_bytes(memory),
@@ -102,7 +102,7 @@ class FakeCuda:
         self.launches = 0
         """Kernels and copies so far."""
         self.capturing = False
-        """What ``torch.cuda.is_current_stream_capturing`` answers."""
+        """Result of ``torch.cuda.is_current_stream_capturing``."""
         self.registered: dict[int, Registered] = {}
         """Host memory that is pinned by ``cudaHostRegister``, by address."""
         self.refuses_to_pin = 0
@@ -110,19 +110,21 @@ class FakeCuda:
         self.library_bytes = library_bytes
         self.dies_at = dies_at
         """The launch that kills the devices; may be changed."""
-        self._dead: str | None = None
-        self._held: dict[int, _Held] = {}
-        self._gone: collections.deque[tuple[int, _Held]] = collections.deque()
+        self._sticky_error: str | None = None
+        self._memory_of_storage: dict[int, _StorageBlock] = {}
+        self._dead_storages: collections.deque[tuple[int, _StorageBlock]] = collections.deque()
         self._pinned: dict[int, int] = {}
-        self._libraries: set[tuple[int, int]] = set()
-        self._own = threading.local()
-        self._usual = [FakeStream(self, torch.device(kind, index), number=USUAL) for index in range(devices)]
+        self._library_streams: set[tuple[int, int]] = set()
+        self._thread_state = threading.local()
+        self._default_streams = [
+            FakeStream(self, torch.device(kind, index), number=USUAL) for index in range(devices)
+        ]
         self._stand_ins = StandIns(self)
         self._lock = threading.RLock()
 
     def __enter__(self) -> FakeCuda:
-        active.append(self)
-        self._stand_ins.put()
+        active_fakes.append(self)
+        self._stand_ins.install()
         return self
 
     def __exit__(
@@ -131,8 +133,8 @@ class FakeCuda:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stand_ins.take_away()
-        active.remove(self)
+        self._stand_ins.uninstall()
+        active_fakes.remove(self)
         if error is None:
             self.check()
 
@@ -142,14 +144,14 @@ class FakeCuda:
 
     def die(self, what: str = "an illegal memory access was encountered") -> None:
         """Let everything from now on raise ``torch.AcceleratorError``, as after an error that is sticky."""
-        self._dead = what
+        self._sticky_error = what
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let no other thread use the devices meanwhile; raises when they are dead."""
+        """Context in which no other thread uses the devices; raises the sticky error when they are dead."""
         with self._lock:
-            if self._dead is not None:
-                raise accelerator_error(self._dead)
+            if self._sticky_error is not None:
+                raise accelerator_error(self._sticky_error)
             yield
 
     # Devices and streams, as the calling thread sees them
@@ -157,7 +159,7 @@ class FakeCuda:
     @property
     def device(self) -> int:
         """Number of the thread's current device."""
-        return getattr(self._own, "device", 0)
+        return getattr(self._thread_state, "device", 0)
 
     def use_device(self, index: int, *, makes_context: bool = True) -> None:
         """Make a device the thread's current one; with CUDA 12 and newer that makes a context there."""
@@ -165,7 +167,7 @@ class FakeCuda:
             raise accelerator_error("invalid device ordinal")
         if makes_context:
             self.contexts.add(index)
-        self._own.device = index
+        self._thread_state.device = index
 
     def placed(self, device: Any) -> torch.device:
         """Return a device with its index: the current one where none is given."""
@@ -190,22 +192,22 @@ class FakeCuda:
     def current_stream(self, device: Any = None) -> FakeStream:
         """Return the stream to which the thread gives work: the default one unless it set another."""
         index = self.index_of(device)
-        streams: dict[int, FakeStream] = self._own.__dict__.setdefault("streams", {})
-        return streams.get(index, self._usual[index])
+        streams: dict[int, FakeStream] = self._thread_state.__dict__.setdefault("streams", {})
+        return streams.get(index, self._default_streams[index])
 
     def default_stream(self, device: Any = None) -> FakeStream:
         """Return a device's default stream."""
-        return self._usual[self.index_of(device)]
+        return self._default_streams[self.index_of(device)]
 
     def set_stream(self, stream: FakeStream) -> None:
         """Let the thread give its work to ``stream``, whose device becomes the current one."""
         self.use_device(stream.device_index)
-        self._own.__dict__.setdefault("streams", {})[stream.device_index] = stream
+        self._thread_state.__dict__.setdefault("streams", {})[stream.device_index] = stream
 
     def synchronize(self, device: Any = None) -> None:
         """Wait for all work on a device."""
         index = self.index_of(device)
-        for stream in (self._usual[index], *self.streams):
+        for stream in (self._default_streams[index], *self.streams):
             if stream.device_index == index:
                 stream.synchronize()
 
@@ -223,29 +225,29 @@ class FakeCuda:
         return on_device(plain, place)
 
     def hold(self, plain: torch.Tensor, place: torch.device, *, defined: bool = False) -> None:
-        """Count the memory under a plain tensor as the device's, until nobody has it."""
+        """Count the memory of a plain tensor as the device's, until its storage is deleted."""
         storage = plain.untyped_storage()
         if not storage.nbytes() or self._place_of(plain) is not None:
             return
         with self.at_work():
             index = self.index_of(place)
             block = self._allocate(index, storage.nbytes(), self.current_stream(place).stream_id)
-            held = self._held[storage.data_ptr()] = _Held(index, block)
-            weakref.finalize(storage, self._gone.append, (storage.data_ptr(), held)).atexit = False
+            held = self._memory_of_storage[storage.data_ptr()] = _StorageBlock(index, block)
+            weakref.finalize(storage, self._dead_storages.append, (storage.data_ptr(), held)).atexit = False
         if not defined:
             with torch.inference_mode():
-                plain.new_empty(0, dtype=torch.uint8).set_(storage).fill_(_GARBAGE)
+                plain.new_empty(0, dtype=torch.uint8).set_(storage).fill_(_UNDEFINED_BYTE)
 
     def memory_of(self, device: Any = None) -> CachingAllocator:
-        """Return a device's memory, as it is without tensors that are gone."""
+        """Return a device's memory, after freeing that of deleted tensors."""
         with self._lock:
-            self._bury()
+            self._free_dead()
             return self.memories[self.index_of(device)]
 
     def empty_cache(self) -> None:
         """Give cached memory back, which waits for the devices."""
         with self.at_work():
-            self._bury()
+            self._free_dead()
             for index, memory in enumerate(self.memories):
                 if index in self.contexts:
                     self.synchronize(index)
@@ -263,7 +265,9 @@ class FakeCuda:
         self.contexts.add(self.device)
         if self.refuses_to_pin or address in self.registered:
             code = self.refuses_to_pin or 712
-            self._own.last_error = f"{code}: part or all of the requested memory range is already mapped"
+            self._thread_state.last_error = (
+                f"{code}: part or all of the requested memory range is already mapped"
+            )
             return code
         self.registered[address] = Registered(nbytes, flags, self.device)
         return 0
@@ -273,12 +277,12 @@ class FakeCuda:
         if address in self.registered:
             del self.registered[address]
             return 0
-        self._own.last_error = "713: pointer does not correspond to a registered memory region"
+        self._thread_state.last_error = "713: pointer does not correspond to a registered memory region"
         return 713
 
     def record_stream(self, plain: torch.Tensor, stream: FakeStream) -> None:
-        """Let memory under a tensor not be reused before ``stream`` is done with what it has by then."""
-        held = self._held.get(plain.untyped_storage().data_ptr())
+        """Keep a tensor's memory, once it is freed, until ``stream`` has done the work that it then has."""
+        held = self._memory_of_storage.get(plain.untyped_storage().data_ptr())
         if held is not None:
             self.memories[held.device].record_stream(held.block, stream.stream_id)
 
@@ -300,8 +304,8 @@ class FakeCuda:
             stream = self.current_stream(place)
             self._launching(stream)
             self._check_places(name, [*reads, *writes], place)
-            if is_product and self.library_bytes and stream.key not in self._libraries:
-                self._libraries.add(stream.key)
+            if is_product and self.library_bytes and stream.key not in self._library_streams:
+                self._library_streams.add(stream.key)
                 self._allocate(stream.device_index, self.library_bytes, stream.stream_id)
             stream.carry_out()
             result = work()
@@ -333,8 +337,8 @@ class FakeCuda:
         return target
 
     def _launching(self, stream: FakeStream) -> None:
-        """Raise what an earlier call on this thread left behind; count a launch."""
-        last, self._own.last_error = getattr(self._own, "last_error", None), None
+        """Raise the error that an earlier call left on this thread, as CUDA does; count a launch."""
+        last, self._thread_state.last_error = getattr(self._thread_state, "last_error", None), None
         if last is not None:
             raise accelerator_error(last)
         self.contexts.add(stream.device_index)
@@ -343,7 +347,7 @@ class FakeCuda:
             self.die()
 
     def _check_places(self, name: str, tensors: Iterable[torch.Tensor], place: torch.device) -> None:
-        if name in _MAY_BE_MIXED:
+        if name in _MIXED_DEVICE_OPERATORS:
             return
         for each in tensors:
             if each.dim() and each.numel() and self._place_of(each) is None:
@@ -367,22 +371,22 @@ class FakeCuda:
         return new
 
     def _allocate(self, index: int, nbytes: int, stream: int) -> MemoryBlock:
-        self._bury()
+        self._free_dead()
         self.contexts.add(index)
         return self.memories[index].allocate(nbytes, stream)
 
-    def _bury(self) -> None:
-        """Free the memory of tensors that are gone."""
-        while self._gone:
-            address, held = self._gone.popleft()
-            if self._held.get(address) is held:
-                del self._held[address]
+    def _free_dead(self) -> None:
+        """Free the device memory of deleted tensors."""
+        while self._dead_storages:
+            address, held = self._dead_storages.popleft()
+            if self._memory_of_storage.get(address) is held:
+                del self._memory_of_storage[address]
             self.memories[held.device].free(held.block)
 
     def _place_of(self, plain: torch.Tensor) -> torch.device | None:
         with self._lock:
-            self._bury()
-            held = self._held.get(plain.untyped_storage().data_ptr())
+            self._free_dead()
+            held = self._memory_of_storage.get(plain.untyped_storage().data_ptr())
         return None if held is None else torch.device(self.kind, held.device)
 
     def _is_pinned(self, host: torch.Tensor) -> bool:
@@ -394,7 +398,7 @@ class FakeCuda:
         """Return the bytes of tensors on devices."""
         spans = []
         for each in tensors:
-            held = self._held.get(each.untyped_storage().data_ptr())
+            held = self._memory_of_storage.get(each.untyped_storage().data_ptr())
             if held is None or not each.numel():
                 continue
             last = sum(

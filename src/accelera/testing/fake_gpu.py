@@ -12,7 +12,7 @@ from accelera.testing.caching_allocator import CachingAllocator
 from accelera.testing.device_errors import out_of_memory
 
 Faults = Mapping[int, Callable[[], BaseException]] | Callable[[int], BaseException | None]
-"""What to raise, by the number of the call from 0 on: as a table of exceptions to be made, or a function."""
+"""Exception to raise for the number of a call, from 0: a table of functions that make it, or one function."""
 
 
 @final
@@ -64,15 +64,15 @@ class FakeGpu:
     ) -> None:
         self.name = name
         self.available = True
-        """What ``is_available`` answers."""
+        """Result of ``is_available``; may be changed."""
         self.calls: list[int] = []
-        """How many tasks each call was given."""
+        """Number of tasks of each call."""
         self.failed: list[int] = []
-        """How many tasks each call was given that raised."""
+        """Number of tasks of each call that raised."""
         self.emptied = 0
-        """How often ``empty_cache`` was called."""
+        """Number of calls of ``empty_cache``."""
         self.room = room
-        """How many tasks fit; may be changed."""
+        """Number of tasks that fit at once; may be changed."""
         self._faults: Faults = {} if faults is None else faults
         self._before_fault = before_fault
         self._launch_s, self._task_s = launch_s, task_s
@@ -103,7 +103,7 @@ class FakeGpu:
             raise
 
     def revive(self) -> None:
-        """Let it work again, as after the process was started anew."""
+        """Clear the sticky error, as a new process would."""
         self._dead = None
 
     def is_available(self) -> bool:

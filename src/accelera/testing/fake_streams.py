@@ -18,7 +18,7 @@ import torch
 from accelera.testing.happens_before import HOST, Clock
 
 Fake = Any
-"""A ``FakeCuda``, which is made of what is here."""
+"""A ``FakeCuda``; that module imports this one, so its type cannot be named here."""
 USUAL: Final = 0
 """Number of every device's default stream."""
 
@@ -53,7 +53,7 @@ class FakeStream:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What the checker knows it by."""
+        """Key of the stream in the happens-before checker: device and number."""
         return self.device.index, self.stream_id
 
     @property
@@ -76,7 +76,7 @@ class FakeStream:
 
     @property
     def given(self) -> int:
-        """How many pieces of work were queued so far."""
+        """Number of pieces of work that were queued so far."""
         return self._given
 
     def wait_event(self, event: FakeEvent) -> None:
@@ -150,7 +150,7 @@ class FakeEvent:
         (self._cuda.current_stream() if stream is None else stream).wait_event(self)
 
     def carry_out(self) -> None:
-        """Do what leads here."""
+        """Do the work of the stream up to this point."""
         if self._at is not None:
             stream, until = self._at
             stream.carry_out(until)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 Clock = Mapping[Hashable, int]
-"""How much of each stream's work is done for certain, as counts."""
+"""Vector clock: for each stream, how many of its pieces of work are known to be done."""
 
 HOST: Hashable = "host"
 """The stream of what the host does itself; all its threads are one, in the order of their calls."""
@@ -48,7 +48,7 @@ class _MemoryAccess:
     writes: bool
     what: str
 
-    def against(self, earlier: _MemoryAccess) -> str:
+    def race_with(self, earlier: _MemoryAccess) -> str:
         """Return in words that nothing orders this access after an earlier one."""
         does, did = ("writes" if each.writes else "reads" for each in (self, earlier))
         return (
@@ -78,7 +78,7 @@ class HappensBefore:
 
     def __init__(self) -> None:
         self.races: list[str] = []
-        """What was found, in words."""
+        """The data races that were found, each in a sentence."""
         self._clocks: dict[Hashable, dict[Hashable, int]] = {HOST: {}}
         self._accesses: dict[Hashable, list[_MemoryAccess]] = {}
         self._lock = threading.Lock()
@@ -93,10 +93,10 @@ class HappensBefore:
             clock[stream] = number = clock.get(stream, 0) + 1
             for spans, does in ((reads, False), (writes, True)):
                 for span in spans:
-                    self._enter(_MemoryAccess(span, stream, number, does, what), clock)
+                    self._add_access(_MemoryAccess(span, stream, number, does, what), clock)
 
     def record(self, stream: Hashable) -> Clock:
-        """Return what is done when ``stream`` has come this far: what an event stands for."""
+        """Return the clock of an event that is recorded on ``stream`` now."""
         with self._lock:
             clock = dict(self._clocks.setdefault(stream, {}))
             _join(clock, self._clocks[HOST])
@@ -134,20 +134,20 @@ class HappensBefore:
                 f"let one stream wait for an event of the other, or the host for either"
             )
 
-    def _enter(self, access: _MemoryAccess, clock: Clock) -> None:
+    def _add_access(self, access: _MemoryAccess, clock: Clock) -> None:
         earlier = self._accesses.setdefault(access.span.memory, [])
-        kept = []
+        remaining = []
         for each in earlier:
             if not access.span.overlaps(each.span):
-                kept.append(each)
+                remaining.append(each)
                 continue
             ordered = clock.get(each.stream, 0) >= each.number
             if not ordered and (each.writes or access.writes):
-                self.races.append(access.against(each))
+                self.races.append(access.race_with(each))
             if not (ordered and access.span.covers(each.span) and (access.writes or not each.writes)):
-                kept.append(each)
-        kept.append(access)
-        self._accesses[access.span.memory] = kept
+                remaining.append(each)
+        remaining.append(access)
+        self._accesses[access.span.memory] = remaining
 
 
 def _join(clock: dict[Hashable, int], other: Clock) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from accelera.execution.cluster.contract import Event, Lease, LeaseBroken, LeaseEnded, LeaseLost, Node
 from accelera.execution.cluster.node import Agent
 
-Dies = Callable[[int, Lease], LeaseLost | None]
-"""Returns how a lease is lost; None: it is carried out."""
+LeaseFault = Callable[[int, Lease], LeaseLost | None]
+"""Function of a lease's number and the lease: returns how it is lost; None: it is carried out."""
 
 
 class LocalCluster:
@@ -25,7 +25,7 @@ class LocalCluster:
         Called with the number of a lease, from 1, and the lease; what it returns is how the lease is lost.
     """
 
-    def __init__(self, count: int = 2, dies: Dies = lambda number, lease: None) -> None:
+    def __init__(self, count: int = 2, dies: LeaseFault = lambda number, lease: None) -> None:
         self._nodes = [Node(f"n{number}", f"node {number}", 2) for number in range(count)]
         self._agents = {node.id: Agent(2) for node in self._nodes}
         self._events: queue.Queue[tuple[Any, Event]] = queue.Queue()

@@ -1,4 +1,4 @@
-"""Stand-ins for torch's functions while a fake device is in force."""
+"""Replacements of torch's functions while a fake device is entered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 
 from accelera.devices import names, torch_device
-from accelera.testing.device_tensor import DeviceTensor, as_plain, moved, on_device, wanted_of
+from accelera.testing.device_tensor import DeviceTensor, as_plain, on_device, tensor_to, to_arguments
 from accelera.testing.fake_streams import Fake, FakeEvent
 
 _MAKERS = (
@@ -32,7 +32,7 @@ _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "ran
 
 @final
 class StandIns:
-    """Puts a fake's functions into torch, and torch's own back."""
+    """Replaces torch's functions by a fake's, and restores them."""
 
     def __init__(self, cuda: Fake) -> None:
         self._cuda = cuda
@@ -44,22 +44,22 @@ class StandIns:
         """Return what ``owner`` calls ``name`` without the fake."""
         return self._originals.get((id(owner), name)) or getattr(owner, name)
 
-    def put(self) -> None:
+    def install(self) -> None:
         """Let torch find the fake's devices, and ``get_device`` make new ones."""
         self._undo = contextlib.ExitStack()
         self._forget_devices()
-        self._put(torch, Stream=_stream_type(self._cuda), Event=_event_type(self._cuda))
-        self._put(torch, get_device_module=self._module_of)
-        self._put(torch.accelerator, **_accelerator_functions(self._cuda))
-        self._put(torch_device, _multiplies_integers=lambda kind: kind == "cpu")
+        self._replace(torch, Stream=_stream_type(self._cuda), Event=_event_type(self._cuda))
+        self._replace(torch, get_device_module=self._module_of)
+        self._replace(torch.accelerator, **_accelerator_functions(self._cuda))
+        self._replace(torch_device, _multiplies_integers=lambda kind: kind == "cpu")
         if self._cuda.kind == "cuda":
-            self._put(torch.cuda, **vars(self._module))
-        self._put(torch, **{name: self._maker(name) for name in (*_MAKERS, *_RANDOM, *_LIKE)})
-        self._put(torch.Tensor, to=self._to(), cuda=self._to("cuda"), pin_memory=self._pinning())
-        self._put(torch.Tensor, record_stream=self._recording())
+            self._replace(torch.cuda, **vars(self._module))
+        self._replace(torch, **{name: self._maker(name) for name in (*_MAKERS, *_RANDOM, *_LIKE)})
+        self._replace(torch.Tensor, to=self._to(), cuda=self._to("cuda"), pin_memory=self._pinning())
+        self._replace(torch.Tensor, record_stream=self._recording())
 
-    def take_away(self) -> None:
-        """Put torch's own functions back."""
+    def uninstall(self) -> None:
+        """Restore torch's own functions."""
         if self._undo is not None:
             self._undo.close()
         self._originals.clear()
@@ -68,7 +68,7 @@ class StandIns:
     def _forget_devices(self) -> None:
         names._of_torch.cache_clear()
 
-    def _put(self, owner: Any, **functions: Any) -> None:
+    def _replace(self, owner: Any, **functions: Any) -> None:
         assert self._undo is not None
         for name, function in functions.items():
             self._originals[id(owner), name] = getattr(owner, name, None)
@@ -106,7 +106,7 @@ class StandIns:
         make, cuda = getattr(torch, name), self._cuda
 
         @functools.wraps(make)
-        def made(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
+        def make_on_device(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
             if device is None and any(isinstance(each, DeviceTensor) for each in args):
                 return make(*args, **kwargs)
             place = torch.get_default_device() if device is None else cuda.placed(device)
@@ -122,7 +122,7 @@ class StandIns:
                 cuda.computed(name, lambda: None, ([], [plain]), place)
             return on_device(plain, place)
 
-        return made
+        return make_on_device
 
     def _to(self, kind: str | None = None) -> Callable[..., Any]:
         original, cuda = getattr(torch.Tensor, "to" if kind is None else kind), self._cuda
@@ -131,9 +131,9 @@ class StandIns:
         def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             if kind is not None and not args:
                 args = (kwargs.pop("device", None) or kind,)
-            wanted = wanted_of(args, kwargs)[0]
-            if isinstance(tensor, DeviceTensor) or (wanted is not None and wanted.type == cuda.kind):
-                return moved(cuda, tensor, *args, **kwargs)
+            device = to_arguments(args, kwargs)[0]
+            if isinstance(tensor, DeviceTensor) or (device is not None and device.type == cuda.kind):
+                return tensor_to(cuda, tensor, *args, **kwargs)
             found: torch.Tensor = original(tensor, *args, **kwargs)
             return found
 
