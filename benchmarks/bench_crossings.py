@@ -65,20 +65,20 @@ def modules_loaded(folder: str) -> int:
 
 
 def product(folder: str) -> Callable[[], Any]:
-    """A product of two files of 64 x 64 numbers, which are there."""
+    """Return a call that multiplies two existing files of 64 x 64 numbers."""
     a, b, c = (f"{folder}/{name}.npy" for name in "abc")
     engine = accelera.MatrixEngine()
     return lambda: engine.matmul(a, b, out=c, budget="64MiB")
 
 
 def task(_folder: str) -> Callable[[], Any]:
-    """A batch of three tasks on the CPU."""
+    """Return a call that runs a batch of three tasks on the CPU."""
     manager = StrategyManager()
     return lambda: manager.execute([1, 2, 3], lambda number: number + 1)
 
 
 def weight(folder: str) -> Callable[[], Any]:
-    """A use of a weight that is not resident."""
+    """Return a call that uses a weight which is not resident."""
     layers = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(12)])
     model = accelera.offload(layers, budget="40MiB", store=folder)
     x = torch.ones(1, 1024)
@@ -94,14 +94,14 @@ def weight(folder: str) -> Callable[[], Any]:
 
 
 def call(_folder: str) -> Callable[[], Any]:
-    """A product of torch that is caught and cut: interception is on until it is disabled."""
+    """Return a call of torch's product that is intercepted and cut into chunks; interception stays on."""
     a, b = torch.ones(3000, 64), torch.ones(64, 3000)
     accelera.enable(budget="30MiB", min_size=1024)
     return lambda: torch.mm(a, b)
 
 
 def crossed(run: Callable[[], Any]) -> dict[str, int]:
-    """Files whose functions are called, and calls between two of them."""
+    """Return the number of files whose functions are called, and of calls from one to another."""
     run()
     files: set[str] = set()
     crossings = 0

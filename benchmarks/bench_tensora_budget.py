@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def in_process(name: str, small: bool) -> dict[str, Any]:
-    """Figures of one contender from a process of its own."""
+    """Return the figures of one contender, from a process of its own."""
     command = [
         sys.executable,
         "-m",
@@ -96,7 +96,7 @@ def in_process(name: str, small: bool) -> dict[str, Any]:
 
 
 def measured(name: str, steps: int) -> dict[str, Any]:
-    """Best seconds of a step, and the most resident memory above that before the steps."""
+    """Return the best seconds of a step, and the peak of resident memory above that before the steps."""
     library, _, variant = name.replace(",", "").partition(" ")
     step, more = (torch_step if library == "torch" else tensora_step)(variant)
     before = resident_mb_compiled(step) if "compiled" in variant else resident_mb("VmRSS")
@@ -111,7 +111,7 @@ def measured(name: str, steps: int) -> dict[str, Any]:
 
 
 def resident_mb_compiled(step: Callable[[], Any]) -> float:
-    """Resident MB after steps that compile, when what they freed is given back."""
+    """Return the resident MB after steps that compile, with freed memory given back to the system."""
     for _ in range(2):
         step()
     gc.collect()
@@ -120,7 +120,7 @@ def resident_mb_compiled(step: Callable[[], Any]) -> float:
 
 
 def resident_mb(field: str) -> float:
-    """A field of the process's status, in MB."""
+    """Return a field of the process's status, in MB; raises OSError when it is absent."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024 / 1e6
@@ -128,7 +128,7 @@ def resident_mb(field: str) -> float:
 
 
 def gpt(nn: Any, attention: Callable[..., Any]) -> Any:
-    """The network, of either library."""
+    """Return the network, built with either library."""
 
     class Block(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -172,7 +172,7 @@ def numbers() -> tuple[Any, Any, Any]:
 
 
 def torch_step(variant: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """A step of PyTorch, and what is known of the memory of an offloaded model."""
+    """Return a step of PyTorch, and a function that returns the memory figures of an offloaded model."""
     import torch
     from torch.nn import functional
     from torch.utils.checkpoint import checkpoint
@@ -214,7 +214,7 @@ def torch_step(variant: str) -> tuple[Callable[[], Any], Callable[[], dict[str, 
 
 
 def tensora_step(variant: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """A step of Tensora, and what its plan says."""
+    """Return a step of Tensora, and a function that returns the figures of its plan."""
     import accelera.tensora as ts
     from accelera.tensora import functional, nn, optim
 

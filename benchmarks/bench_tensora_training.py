@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def compared(model: str, options: Any) -> dict[str, Any]:
-    """Figures of all contenders that train one network, and reasons of those that do not."""
+    """Return the figures of all contenders that train one network, and why the others are absent."""
     workers, absent = {}, {}
     try:
         for name in options.contenders:
@@ -101,7 +101,7 @@ class Turn:
 
 
 def in_turns(workers: dict[str, Worker], rounds: int) -> dict[str, list[Turn]]:
-    """Turns by contender."""
+    """Run all contenders in turn; return their turns by name."""
     turns: dict[str, list[Turn]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
@@ -111,7 +111,7 @@ def in_turns(workers: dict[str, Worker], rounds: int) -> dict[str, list[Turn]]:
 
 
 def figures_of(worker: Worker, turns: list[Turn]) -> dict[str, Any]:
-    """Best and median step of the calm turns."""
+    """Return best and median step (ms) of the turns in which other processes were least busy."""
     calm = sorted(turns, key=lambda each: each.others)[: max(1, round(len(turns) * CALM))]
     steps = [seconds for each in calm for seconds in each.seconds]
     return {
@@ -125,7 +125,7 @@ def figures_of(worker: Worker, turns: list[Turn]) -> dict[str, Any]:
 
 
 def machine_seconds() -> tuple[float, float]:
-    """Seconds of all processors since the start, busy (or taken by the host) and idle."""
+    """Return the seconds of all processors since the start: busy (or taken by the host), and idle."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     user, nice, system, idle, waiting, *others = (int(each) / os.sysconf("SC_CLK_TCK") for each in fields)
     return user + nice + system + sum(others), idle + waiting
@@ -158,7 +158,7 @@ class Worker:
             raise
 
     def turn(self) -> Turn:
-        """Have it run some steps."""
+        """Let the process run some steps, and return their times."""
         assert self._process.stdin
         before = machine_seconds()
         self._process.stdin.write("run\n")
@@ -168,7 +168,7 @@ class Worker:
         return Turn(reply["steps"], max(0.0, busy - reply["cpu_s"]) / max(busy + idle, 1e-9))
 
     def end(self) -> None:
-        """End the process and close what led to it."""
+        """End the process and close its files."""
         self._process.communicate()
         self._errors.close()
 

@@ -17,7 +17,7 @@ def checkpointed(plans: StepPlans, blocks: int) -> list[tuple[int, float]]:
     gaps = plans.graph.gaps(LEAST_BYTES)
     peak = _peak_operation(plans.columns)
     last_read = _last_reads(plans.columns, peak)
-    ends = _borders(plans.columns, last_read, peak, blocks)
+    ends = _block_borders(plans.columns, last_read, peak, blocks)
     born = plans.columns["born"]
     found = []
     for count in range(1, blocks + 1):
@@ -26,14 +26,14 @@ def checkpointed(plans: StepPlans, blocks: int) -> list[tuple[int, float]]:
             crosses = any(born[value] <= end < last_read[value] for end in ends)
             if after < peak < before and born[value] <= ends[count - 1] and not crosses:
                 fates[g] = _fate_of(plans, g)
-        seconds, _, top = _outcome(plans, fates)
+        seconds, _, top = _costs_of(plans, fates)
         if math.isfinite(seconds):
             found.append((top, seconds))
     return found
 
 
-def _outcome(plans: StepPlans, fates: bytearray) -> tuple[float, int, int]:
-    """Added seconds, live bytes and arena's top."""
+def _costs_of(plans: StepPlans, fates: bytearray) -> tuple[float, int, int]:
+    """Return added seconds, live bytes and the arena's top."""
     seconds = plans.graph.added_seconds(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, bytes(fates))
     if not math.isfinite(seconds):
         return seconds, 0, 0
@@ -49,8 +49,8 @@ def _fate_of(plans: StepPlans, gap: int) -> int:
     return RECOMPUTE if math.isfinite(seconds) else KEEP
 
 
-def _crossing(columns: dict[str, Any], begins: Any, ends: Any) -> Any:
-    """Bytes at each operation of values that are there from `begins` to before `ends`."""
+def _live_bytes(columns: dict[str, Any], begins: Any, ends: Any) -> Any:
+    """Return the bytes at each operation of values that live from `begins` to before `ends`."""
     change = np.zeros(len(columns["names"]) + 1, "int64")
     for value, nbytes in enumerate(columns["nbytes"]):
         if columns["born"][value] >= 0 and columns["in_arena"][value] and begins[value] < ends[value]:
@@ -60,15 +60,15 @@ def _crossing(columns: dict[str, Any], begins: Any, ends: Any) -> Any:
 
 
 def _peak_operation(columns: dict[str, Any]) -> int:
-    """Operation at which most bytes are live in the free step."""
+    """Return the operation with the most live bytes in a step without a budget."""
     last = len(columns["names"])
     return int(
-        _crossing(columns, columns["born"], [min(each + 1, last) for each in columns["freed"]]).argmax()
+        _live_bytes(columns, columns["born"], [min(each + 1, last) for each in columns["freed"]]).argmax()
     )
 
 
 def _last_reads(columns: dict[str, Any], peak: int) -> list[int]:
-    """Last operation up to the peak that reads each value; -1 where none does."""
+    """Return for each value the last operation up to the peak that reads it; -1 where none does."""
     starts, items = columns["reads"]
     last = [-1] * len(columns["nbytes"])
     for t in range(peak + 1):
@@ -77,9 +77,9 @@ def _last_reads(columns: dict[str, Any], peak: int) -> list[int]:
     return last
 
 
-def _borders(columns: dict[str, Any], last_read: list[int], peak: int, blocks: int) -> list[int]:
-    """Operations after which the least is still needed before the peak, one in each of so many parts."""
-    needed = _crossing(columns, columns["born"], last_read)
+def _block_borders(columns: dict[str, Any], last_read: list[int], peak: int, blocks: int) -> list[int]:
+    """Return one operation in each of `blocks` parts: that after which the fewest bytes are needed later."""
+    needed = _live_bytes(columns, columns["born"], last_read)
     parts = [
         (peak * i // blocks, max(peak * (i + 1) // blocks, peak * i // blocks + 1)) for i in range(blocks)
     ]

@@ -68,7 +68,7 @@ def _block_bytes(nbytes: int) -> int:
 
 
 class Return(NamedTuple):
-    """Way of making an idle value again: in the times after `begin`, up to just before operation `end`."""
+    """A way to recompute an idle value: after operation `begin`, at the latest just before `end`."""
 
     begin: int
     end: int
@@ -115,21 +115,21 @@ class IntegerBound:
         self._step, self._time_limit_s = step, time_limit_s
         self._blocks = [_block_bytes(nbytes) for nbytes in step.nbytes]
         self._in_arena = [b >= 0 and f != NEVER for b, f in zip(step.born, step.freed, strict=True)]
-        self._producers, self._valid_until = self._recipes()
+        self._producers, self._valid_until = self._producers_of_values()
         self._program = _Program()
-        self._away: list[tuple[int, int, int, int]] = []
-        """Column, and the operations between which it frees how many bytes."""
+        self._savings: list[tuple[int, int, int, int]] = []
+        """Columns with (first operation, last operation, bytes): between them that many bytes are freed."""
         runs: dict[int, list[tuple[int, Return]]] = {}
-        for value, after, before in self._gaps(least_bytes):
+        for value, after, before in self._idle_gaps(least_bytes):
             self._add_gap(value, after, before, spill_s_per_byte, runs)
         for operation, returns in runs.items():
-            self._add_runs(operation, returns)
+            self._add_operation(operation, returns)
         self._live = self._live_bytes()
 
     # --- the step
 
-    def _recipes(self) -> tuple[list[int], list[int]]:
-        """Operation that can make each value again, or -1; and until when each can run again."""
+    def _producers_of_values(self) -> tuple[list[int], list[int]]:
+        """Return per value the operation that can recompute it, or -1; per operation, until when it can."""
         step = self._step
         written: dict[int, list[int]] = {}
         for t, values in enumerate(step.writes):
@@ -145,8 +145,8 @@ class IntegerBound:
             valid_until.append(min(later, default=NEVER))
         return producers, valid_until
 
-    def _gaps(self, least_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """(value, earlier use, later use), where something else happens in between."""
+    def _idle_gaps(self, least_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (value, earlier use, later use) for every use with other operations since the last one."""
         step = self._step
         last: dict[int, int] = {}
         for t in range(len(step.seconds)):
@@ -158,7 +158,7 @@ class IntegerBound:
                 last[value] = t
 
     def _live_bytes(self) -> Any:
-        """Bytes at each operation if all values stay."""
+        """Return the live bytes at each operation if no value is evicted; shape (operations,)."""
         n = len(self._step.seconds)
         changes = np.zeros(n + 1, "int64")
         for value, nbytes in enumerate(self._blocks):
@@ -169,25 +169,25 @@ class IntegerBound:
         workspace = [_block_bytes(nbytes) if nbytes else 0 for nbytes in self._step.workspace]
         return np.cumsum(changes)[:n] + workspace
 
-    def returns(self, value: int, after: int, before: int) -> Iterator[Return]:
-        """Ways to make an idle value again: the later it is, the more of what it is made from has ended."""
-        end = before
-        while end > after + 1:
-            begin, latest, operations = self._needed(value, end)
+    def returns(self, value: int, last_use: int, next_use: int) -> Iterator[Return]:
+        """Yield ways to recompute an idle value: a later one needs more operations, for freed operands."""
+        end = next_use
+        while end > last_use + 1:
+            begin, latest, operations = self._operations_for(value, end)
             if latest < end:
                 end = latest
                 continue
-            yield Return(max(begin, after), end, frozenset(operations))
+            yield Return(max(begin, last_use), end, frozenset(operations))
             end = begin
 
-    def _needed(self, value: int, time: int) -> tuple[int, int, set[int]]:
-        """Operations that make a value again just before `time`; since when just these; and until when."""
-        begin, latest, left, operations = -1, time, [value], set()
-        while left:
-            wanted = left.pop()
-            k = self._producers[wanted]
+    def _operations_for(self, value: int, time: int) -> tuple[int, int, set[int]]:
+        """Return begin and end of the times at which the same operations recompute a value; and these."""
+        begin, latest, pending, operations = -1, time, [value], set()
+        while pending:
+            needed = pending.pop()
+            k = self._producers[needed]
             if k < 0:
-                return begin, min(latest, self._step.freed[wanted] if wanted != value else -1), operations
+                return begin, min(latest, self._step.freed[needed] if needed != value else -1), operations
             latest = min(latest, self._valid_until[k])
             if k in operations:
                 continue
@@ -195,7 +195,7 @@ class IntegerBound:
             for read in self._step.reads[k]:
                 if self._in_arena[read] and self._step.freed[read] < time:
                     begin = max(begin, self._step.freed[read])
-                    left.append(read)
+                    pending.append(read)
         return begin, latest, operations
 
     # --- the program
@@ -204,28 +204,28 @@ class IntegerBound:
         self, value: int, after: int, before: int, spill: float, runs: dict[int, list[tuple[int, Return]]]
     ) -> None:
         nbytes = self._blocks[value]
-        filed = self._program.column(spill * nbytes, integral=True)
-        self._away.append((filed, after, before, nbytes))
-        columns = [filed]
+        spilled = self._program.column(spill * nbytes, integral=True)
+        self._savings.append((spilled, after, before, nbytes))
+        columns = [spilled]
         saved = nbytes - _block_bytes(self._step.packed_bytes[value])
         if self._step.packed_bytes[value] and saved > 0:
             columns.append(self._program.column(self._step.pack_seconds[value], integral=True))
-            self._away.append((columns[-1], after, before, saved))
-        for way in self.returns(value, after, before):
+            self._savings.append((columns[-1], after, before, saved))
+        for recomputation in self.returns(value, after, before):
             column = self._program.column(0.0, integral=True)
-            self._away.append((column, after, way.end, nbytes))
+            self._savings.append((column, after, recomputation.end, nbytes))
             columns.append(column)
-            for operation in way.operations:
-                runs.setdefault(operation, []).append((column, way))
+            for operation in recomputation.operations:
+                runs.setdefault(operation, []).append((column, recomputation))
         self._program.row(columns, [1.0] * len(columns), 1.0)
 
-    def _add_runs(self, operation: int, returns: list[tuple[int, Return]]) -> None:
-        """An operation runs at the earliest end of the times that one run can serve."""
-        ends = sorted({way.end for _, way in returns})
+    def _add_operation(self, operation: int, returns: list[tuple[int, Return]]) -> None:
+        """Add columns for runs of an operation, and a row for each recomputation that needs one of them."""
+        ends = sorted({recomputation.end for _, recomputation in returns})
         cost = self._step.seconds[operation]
         at_end = {end: self._program.column(cost, integral=False) for end in ends}
-        for column, way in returns:
-            inside = [at_end[end] for end in ends if way.begin < end <= way.end]
+        for column, recomputation in returns:
+            inside = [at_end[end] for end in ends if recomputation.begin < end <= recomputation.end]
             self._program.row([column, *inside], [1.0, *([-1.0] * len(inside))], 0.0)
 
     def seconds(self, budget_bytes: int) -> float:
@@ -236,11 +236,11 @@ class IntegerBound:
         program = _Program(self._program.costs, self._program.integral, list(self._program.rows))
         for columns, factors, short in self._peaks(excess):
             program.row(columns, factors, -short)
-        return self._solved(program)
+        return self._solve(program)
 
     def _peaks(self, excess: Any) -> Iterator[tuple[list[int], list[float], float]]:
-        """Constraints of operations over the budget; of those that idle values span alike, the tightest."""
-        spans = np.array([(after, end) for _, after, end, _ in self._away]).reshape(-1, 2)
+        """Yield the constraints of operations over the budget: per set of idle values, only the tightest."""
+        spans = np.array([(after, end) for _, after, end, _ in self._savings]).reshape(-1, 2)
         worst: dict[bytes, int] = {}
         for t in np.flatnonzero(excess > 0):
             key = ((spans[:, 0] < t) & (t < spans[:, 1])).tobytes()
@@ -248,10 +248,10 @@ class IntegerBound:
                 worst[key] = int(t)
         scale = 1e-6  # bytes in MB are what the solver's tolerances suit
         for t in worst.values():
-            rows = [(column, nbytes) for column, after, end, nbytes in self._away if after < t < end]
+            rows = [(column, nbytes) for column, after, end, nbytes in self._savings if after < t < end]
             yield [c for c, _ in rows], [-scale * nbytes for _, nbytes in rows], scale * float(excess[t])
 
-    def _solved(self, program: _Program) -> float:
+    def _solve(self, program: _Program) -> float:
         starts = np.cumsum([0, *(len(columns) for columns, _, _ in program.rows)])
         items = np.array([c for columns, _, _ in program.rows for c in columns], "int64")
         factors = np.array([f for _, some, _ in program.rows for f in some], "float64")

@@ -26,20 +26,20 @@ class Tensora:
         self.tanh = ts.tanh
 
     def array(self, values: Any, *, leaf: bool = False) -> Any:
-        """Array of the library; ``leaf``: with a gradient."""
+        """Return an array of the library; ``leaf``: one with a gradient."""
         return self._ts.tensor(values, requires_grad=leaf)
 
     def call(self, function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
-        """Call that ends when the result is there."""
+        """Return a call of ``function`` that ends when its result is computed."""
         return lambda: self._ts.compute(function(*arrays))
 
     def gradient(self, function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
-        """Call for the gradient of the sum of the result in the first array."""
+        """Return a call that computes the gradient of the result's sum with respect to the first array."""
         ones = self._ts.ones(arrays[0].shape)
         return lambda: self._ts.compute(*self._ts.grad(function(*arrays), [arrays[0]], ones))
 
     def step(self, loss: Loss, parameters: Arrays, x: Any, y: Any) -> Callable[[], Any]:
-        """Call for one step of AdamW."""
+        """Return a call that does one step of AdamW."""
         optimizer = self._ts.optim.AdamW(parameters, lr=1e-4)
 
         def step() -> None:
@@ -100,7 +100,7 @@ class TorchCompile(Torch):
 
 
 class _Functions:
-    """What of torch.nn.functional the cases use, from the parts that JAX and MLX have."""
+    """The functions of torch.nn.functional that the cases use, built from those of JAX or MLX."""
 
     def __init__(self, library: Any) -> None:
         self._lib = library
@@ -161,7 +161,7 @@ class Jax:
     def _wait(self, result: Any) -> None:
         self._jax.block_until_ready(result)
 
-    def _slopes(self, function: Callable[..., Any], places: Any) -> Callable[..., Any]:
+    def _gradients(self, function: Callable[..., Any], places: Any) -> Callable[..., Any]:
         slopes: Callable[..., Any] = self._jax.grad(function, argnums=places)
         return slopes
 
@@ -170,12 +170,12 @@ class Jax:
         return lambda: self._wait(run(*arrays))
 
     def gradient(self, function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
-        run = self._compiled(self._slopes(lambda *given: function(*given).sum(), 0))
+        run = self._compiled(self._gradients(lambda *given: function(*given).sum(), 0))
         return lambda: self._wait(run(*arrays))
 
     def step(self, loss: Loss, parameters: Arrays, x: Any, y: Any) -> Callable[[], Any]:
         places = tuple(range(len(parameters)))
-        slopes = self._slopes(lambda *given: loss(self.functions, list(given), x, y), places)
+        slopes = self._gradients(lambda *given: loss(self.functions, list(given), x, y), places)
 
         def update(state: Arrays) -> Arrays:
             n = len(places)
@@ -218,7 +218,7 @@ class Mlx(Jax):
     def _wait(self, result: Any) -> None:
         self._mx.eval(result)
 
-    def _slopes(self, function: Callable[..., Any], places: Any) -> Callable[..., Any]:
+    def _gradients(self, function: Callable[..., Any], places: Any) -> Callable[..., Any]:
         slopes: Callable[..., Any] = self._mx.grad(function, argnums=places)
         return slopes
 
@@ -280,7 +280,7 @@ ALL = (Tensora, Torch, TorchCompile, Numpy, Jax, Mlx, Tinygrad, Tensorax)
 
 
 def present() -> tuple[list[Any], dict[str, str]]:
-    """Contenders that work on this machine, and why the others do not."""
+    """Return the contenders that work on this machine, and why the others do not."""
     found, absent = [], {}
     for contender in ALL:
         try:
