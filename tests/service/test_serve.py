@@ -112,8 +112,8 @@ def test_nobody_else_is_given_the_port_of_pages_that_start(monkeypatch: pytest.M
     monkeypatch.setattr("accelera.ui.start", start)
     command = importlib.import_module("accelera.cli.serve")
     with ExitStack() as ending:
-        port = command._held_port(ending, "127.0.0.1", 0)
-        process, place = command._started_pages("http://[::]:1", "", "127.0.0.1", port)
+        port = command._reserve_port(ending, "127.0.0.1", 0)
+        process, place = command._start_pages("http://[::]:1", "", "127.0.0.1", port)
     assert process == "for http://[::1]:1"
     assert place == f"http://127.0.0.1:{port}"
 
