@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from accelera import BudgetExceededError, MatrixEngine
-from accelera.engine import Observer, Progress
+from accelera.engine import Progress, RunObserver
 
 
-class PullThePlug(Observer):
+class PullThePlug(RunObserver):
     """Stops the run when three tiles of the result are computed, as Ctrl-C would."""
 
     def on_progress(self, progress: Progress) -> None:

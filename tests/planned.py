@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine import Observer, Progress, RunReport, pipeline
+from accelera.engine import Progress, RunObserver, RunReport, pipeline
 from accelera.engine import evaluate as evaluation
 from accelera.engine import gram as grams
 from accelera.engine.job import carry_out
@@ -18,7 +18,7 @@ from accelera.stores import Store
 Found = tuple[Store, RunReport]
 
 
-class StopAfter(Observer):
+class StopAfter(RunObserver):
     """Ends a run, as Ctrl-C does, once so many blocks of the result are there, in whichever thread."""
 
     def __init__(self, tiles: int) -> None:

@@ -22,8 +22,6 @@ SMALL_PACKAGE = 4
 """Packages of fewer files have no median worth a rule."""
 SHELVES = frozenset({"cli"})
 """Packages whose files are alike and stand by themselves: one verb, one file."""
-OFFERED_TWICE = frozenset({"Budget", "Kernel", "Observer", "Recording", "Stream"})
-"""Public names of two libraries, each of which its own users expect under this word."""
 
 
 def test_a_module_says_what_it_is() -> None:
@@ -35,7 +33,7 @@ def test_a_class_name_stands_once() -> None:
     places = defaultdict(list)
     for module, node in classes():
         places[node.name.lstrip("_")].append(module.place)
-    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in OFFERED_TWICE}
+    twice = {name: found for name, found in places.items() if len(found) > 1}
     assert not twice, f"one name, one meaning: {twice}"
 
 

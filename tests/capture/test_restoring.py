@@ -14,7 +14,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accelera import capture
-from accelera.capture import Listener, Recording
+from accelera.capture import Listener, OperatorRecording
 
 
 class Model(nn.Module):
@@ -175,6 +175,6 @@ def test_a_recording_that_cannot_begin_leaves_no_hooks(monkeypatch: pytest.Monke
 
     before = [list(each) for each in _hooks()]
     monkeypatch.setattr(Listener, "__enter__", refuses)
-    with pytest.raises(RuntimeError, match="no"), Recording(follow_optimizer=True):
+    with pytest.raises(RuntimeError, match="no"), OperatorRecording(follow_optimizer=True):
         pass
     assert [list(each) for each in _hooks()] == before

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine import Observer, RunReport
+from accelera.engine import RunObserver, RunReport
 from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan
@@ -41,7 +41,7 @@ def run(files: tuple[str, str, str], device: SimulatedDevice, **options: Any) ->
     return report
 
 
-class Patient(Observer):
+class Patient(RunObserver):
     """Lets a product on ``device`` begin only when what the next one needs was sent there."""
 
     def __init__(self, device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:

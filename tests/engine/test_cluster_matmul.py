@@ -19,7 +19,7 @@ from ray.cluster_utils import Cluster as LocalCluster
 from typer.testing import CliRunner
 
 from accelera.cli import app
-from accelera.engine import MatrixEngine, Observer, Progress, journal_path, lazy, read_journal
+from accelera.engine import MatrixEngine, Progress, RunObserver, journal_path, lazy, read_journal
 from accelera.engine.blocks import aligned, blocks_of
 from accelera.engine.distributed import NodeTask
 from accelera.engine.journal import Journal, mark_of
@@ -66,7 +66,7 @@ def exact(folder: Path) -> np.ndarray[Any, Any]:
     return found
 
 
-class At(Observer):
+class At(RunObserver):
     """Does something when so many blocks are there."""
 
     def __init__(self, blocks: int, action: Any) -> None:

@@ -35,7 +35,7 @@ def test_a_short_run_draws_nothing():
 
 
 def test_the_bar_is_gone_when_a_run_fails():
-    class Stop(acc.engine.Observer):
+    class Stop(acc.engine.RunObserver):
         def on_progress(self, progress):
             raise KeyboardInterrupt
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import Device, get_device
-from accelera.engine import Observer, Progress, RunReport
+from accelera.engine import Progress, RunObserver, RunReport
 from accelera.engine.report import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
@@ -296,7 +296,7 @@ class TestOverlap:
         most: list[int] = []
         others = threading.enumerate()
 
-        class Count(Observer):
+        class Count(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 most.append(len(our_threads(others)))
 
@@ -312,7 +312,7 @@ class TestTelling:
     ) -> None:
         heard: list[Any] = []
 
-        class Listen(Observer):
+        class Listen(RunObserver):
             def on_start(self, plan: Plan) -> None:
                 heard.append(plan)
 
@@ -343,12 +343,12 @@ class TestTelling:
     ) -> None:
         out, seen = tmp_path / "c.npy", []
 
-        class Stop(Observer):
+        class Stop(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 if progress.done_tiles == 6:
                     raise KeyboardInterrupt
 
-        class Listen(Observer):
+        class Listen(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 seen.append((progress.done_steps, progress.total_steps))
 
@@ -362,7 +362,7 @@ class TestTelling:
     def test_several_observers_hear_the_same_in_order(self) -> None:
         heard: list[tuple[int, str]] = []
 
-        class Listen(Observer):
+        class Listen(RunObserver):
             def __init__(self, number: int) -> None:
                 self._number = number
 
@@ -381,7 +381,7 @@ class TestTelling:
     def test_what_an_observer_raises_ends_the_run(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path, moment: str
     ) -> None:
-        class Raise(Observer):
+        class Raise(RunObserver):
             pass
 
         def fail(*_: Any) -> None:

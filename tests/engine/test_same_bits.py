@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 
 from accelera import BudgetExceededError, DTypeError, MatrixEngine, ShapeError
-from accelera.engine import Observer, Progress, calibration
+from accelera.engine import Progress, RunObserver, calibration
 from accelera.errors import StoreChangedError, StoreError, StoreFormatError
 from accelera.plan import (
     CostModel,
@@ -241,7 +241,7 @@ class TestOverwrittenOperands:
             engine.copy(tmp_path / "a.npy", out=a)
         older = out.read_bytes()
 
-        class Overwrite(Observer):
+        class Overwrite(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 if progress.done_steps == 1:
                     overwrite(a, old_times=old_times)
@@ -256,7 +256,7 @@ class TestOverwrittenOperands:
         save(tmp_path, a=(600, 500))
         mapped = np.load(tmp_path / "a.npy", mmap_mode="r+")
 
-        class Overwrite(Observer):
+        class Overwrite(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 mapped[:] = 0
                 mapped.flush()
@@ -269,7 +269,7 @@ class TestOverwrittenOperands:
         save(tmp_path, a=(600, 500), b=(500, 400), other=(600, 500))
         wanted = np.load(tmp_path / "a.npy").astype("f8") @ np.load(tmp_path / "b.npy")
 
-        class Replace(Observer):
+        class Replace(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 if progress.done_steps == 1:
                     (tmp_path / "other.npy").replace(tmp_path / "a.npy")

@@ -208,6 +208,6 @@ def test_what_things_print_is_short(manager: StrategyManager) -> None:
     cancelled = manager.execute(range(5), fails, cancel=stopped)
     assert "cancelled, 5 not done" in repr(cancelled)
     stream = manager.stream(range(9), fails, on_error="skip")
-    assert repr(stream) == "<Stream: 0 tasks done, 0 of them failed, not begun>"
+    assert repr(stream) == "<TaskStream: 0 tasks done, 0 of them failed, not begun>"
     list(stream)
-    assert repr(stream) == "<Stream: 9 tasks done, 1 of them failed, exhausted>"
+    assert repr(stream) == "<TaskStream: 9 tasks done, 1 of them failed, exhausted>"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.devices import CpuDevice, get_device
-from accelera.engine import Observer, Progress
+from accelera.engine import Progress, RunObserver
 from accelera.stores import open_store
 from tests.matmul.products import ROOMY
 from tests.planned import matmul
@@ -25,7 +25,7 @@ from tests.planned import matmul
 ROOT = Path(__file__).parents[2]
 
 
-class StopAfter(Observer):
+class StopAfter(RunObserver):
     """Raises, or sends this process a signal, when so many tiles are complete."""
 
     def __init__(self, tiles: int, error: BaseException | None = None, signum: int = 0) -> None:

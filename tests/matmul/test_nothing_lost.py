@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine import Observer, Progress, RunReport, journal_path, read_journal
+from accelera.engine import Progress, RunObserver, RunReport, journal_path, read_journal
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
 from accelera.stores import Store, create_store, open_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left
@@ -116,7 +116,7 @@ class TestAppearing:
         case = Case(tmp_path, place)
         seen: list[bool] = []
 
-        class Watch(Observer):
+        class Watch(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 seen.append(case.out.exists())
 
@@ -152,7 +152,7 @@ class TestAppearing:
         case = Case(tmp_path)
         refused: list[str] = []
 
-        class Rival(Observer):
+        class Rival(RunObserver):
             def on_progress(self, progress: Progress) -> None:
                 for resume in (False, True):
                     with pytest.raises(StoreError) as error:
@@ -410,7 +410,7 @@ class TestFailing:
         case = Case(tmp_path, place)
         path = case.out.with_name(f"b{SUFFIXES[place]}")
 
-        class Truncate(Observer):
+        class Truncate(RunObserver):
             def on_start(self, plan: Any) -> None:
                 for each in [path] if path.is_file() else [e for e in path.rglob("c/*/*") if e.is_file()]:
                     os.truncate(each, each.stat().st_size // 2)
@@ -466,7 +466,7 @@ class TestFailing:
         """All is computed; the complete partial file stays and can be published later."""
         case = Case(tmp_path)
 
-        class Occupy(Observer):
+        class Occupy(RunObserver):
             def on_start(self, plan: Any) -> None:
                 case.out.mkdir()
 

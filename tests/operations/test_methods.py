@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from accelera.engine import Matrix, MatrixEngine, Observer
+from accelera.engine import Matrix, MatrixEngine, RunObserver
 from accelera.errors import BudgetExceededError, DTypeError
 from accelera.stores import Store, open_store
 from accelera.trace import TraceLog
@@ -97,7 +97,7 @@ def test_plans_tell_what_will_happen(engine: MatrixEngine, files: tuple[Path, Pa
 def test_budgets_observers_and_recorders(engine: MatrixEngine, files: tuple[Path, Path]) -> None:
     log, told = TraceLog(), []
 
-    class Listener(Observer):
+    class Listener(RunObserver):
         def on_finish(self, report: Any) -> None:
             told.append(report)
 
@@ -112,7 +112,7 @@ def test_budgets_observers_and_recorders(engine: MatrixEngine, files: tuple[Path
 def test_an_interrupted_operation_resumes(
     engine: MatrixEngine, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    class Stop(Observer):
+    class Stop(RunObserver):
         def on_progress(self, progress: Any) -> None:
             if progress.done_tiles > 5:
                 raise KeyboardInterrupt

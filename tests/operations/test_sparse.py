@@ -132,10 +132,10 @@ def test_files_larger_than_the_budget_go_in_bands(order: str, engine: MatrixEngi
 
 
 def test_a_run_is_resumed_with_the_same_matrix_only(engine: MatrixEngine, tmp_path: Path) -> None:
-    from accelera.engine import Observer
+    from accelera.engine import RunObserver
     from accelera.errors import StoreChangedError
 
-    class Stop(Observer):
+    class Stop(RunObserver):
         def on_progress(self, progress: Any) -> None:
             raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from accelera.engine import Expr, MatrixEngine, Observer, concatenate, lazy
+from accelera.engine import Expr, MatrixEngine, RunObserver, concatenate, lazy
 from accelera.engine.journal import Journal
 from accelera.errors import (
     ArgumentError,
@@ -60,7 +60,7 @@ def least(engine: MatrixEngine, expr: Expr, out: Any = None) -> int:
     return refused.value.needed_bytes
 
 
-class Meanwhile(Observer):
+class Meanwhile(RunObserver):
     """Does something when a stage begins, or has made so many tiles."""
 
     def __init__(self, what: Callable[[], Any], stage: int, tiles: int = 0) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import accelera as acc
-from accelera.engine import MatrixEngine, Observer, lazy
+from accelera.engine import MatrixEngine, RunObserver, lazy
 from accelera.engine.stages import best_splits
 from accelera.errors import ArgumentError, BudgetExceededError, DTypeError, ShapeError, StoreChangedError
 from accelera.stores import open_store
@@ -212,7 +212,7 @@ def test_the_smallest_budget_named_does(tmp_path: Path) -> None:
         (tmp_path / "out.npy").unlink()
 
 
-class StopAt(Observer):
+class StopAt(RunObserver):
     """Raises when a stage has made some tiles."""
 
     def __init__(self, stage: int) -> None:

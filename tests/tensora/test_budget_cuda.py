@@ -87,7 +87,9 @@ def free_run(device: str, kinds: tuple[str, ...], steps: int) -> tuple[list[floa
     return losses, int(ts.memory_stats(device).peak_bytes) - before
 
 
-def trained(device: str, kinds: tuple[str, ...], room: int, steps: int = 4) -> tuple[list[float], ts.Budget]:
+def trained(
+    device: str, kinds: tuple[str, ...], room: int, steps: int = 4
+) -> tuple[list[float], ts.TrainingBudget]:
     """Losses in that many bytes beyond those of the network, none of which is exceeded."""
     network = Network(device, kinds)
     budget = ts.budget(live(device) + room, device=device)

@@ -28,7 +28,7 @@ def cheap_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_plans, "SPILL_SECONDS_PER_BYTE", 1e-11)
 
 
-def planned(share: float, steps: int = 2) -> tuple[Network, ts.Budget]:
+def planned(share: float, steps: int = 2) -> tuple[Network, ts.TrainingBudget]:
     """A network that was trained within a share of its free peak, and has a plan."""
     _, peak = free_run(CONFIG, 1)
     network = Network(CONFIG)
@@ -40,7 +40,7 @@ def planned(share: float, steps: int = 2) -> tuple[Network, ts.Budget]:
     return network, budget
 
 
-def kinds_of(budget: ts.Budget) -> set[int]:
+def kinds_of(budget: ts.TrainingBudget) -> set[int]:
     """Kinds of the actions of the plan that a budget follows."""
     plans = budget._plans[None]
     assert budget._current.plan is not None

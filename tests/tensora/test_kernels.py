@@ -213,7 +213,7 @@ def test_bytecode_and_cuda_source_are_of_the_same_function():
         "v0 = multiply<float32>(x1, x0)\nv1 = sigmoid<float32>(v0)\nv2 -> out0 = multiply<float32>(x0, v1)\n"
     )
     assert "sigmoid_formula, double" in swish.cuda_source("float64", "float64")
-    assert repr(swish) == "Kernel(swish, inputs=2)"
+    assert repr(swish) == "TileKernel(swish, inputs=2)"
 
 
 # --- tiles ---------------------------------------------------------------------------------------------

@@ -162,7 +162,9 @@ def test_no_step_exceeds_its_budget_and_results_are_the_same_bits(
         assert reports[-1].followed, reports[-1].departure
 
 
-def trained(config: Config, limit: int, steps: int = 4, **options: Any) -> tuple[list[float], ts.Budget]:
+def trained(
+    config: Config, limit: int, steps: int = 4, **options: Any
+) -> tuple[list[float], ts.TrainingBudget]:
     """Losses of a network in that many bytes beyond those of its tensors, and the budget."""
     network = Network(config)
     gc.collect()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from accelera.capture.iterations import quickest_s as quickest_s
     from accelera.capture.program import UserProgram as UserProgram
     from accelera.capture.program import is_own as is_own
-    from accelera.capture.recording import Recording as Recording
+    from accelera.capture.recording import OperatorRecording as OperatorRecording
     from accelera.capture.request import collection_by_hand as collection_by_hand
     from accelera.capture.request import mode_kept as mode_kept
     from accelera.capture.request import random_kept as random_kept
@@ -79,7 +79,7 @@ _NAMES_BY_FILE = {
         "UserProgram",
         "is_own",
     ),
-    "recording": ("Recording",),
+    "recording": ("OperatorRecording",),
     "request": (
         "collection_by_hand",
         "mode_kept",
@@ -98,7 +98,7 @@ __all__ = [
     "CopiesOfFakes",
     "Effect",
     "Listener",
-    "Recording",
+    "OperatorRecording",
     "ShapeMode",
     "Storages",
     "UserProgram",
@@ -128,6 +128,6 @@ __all__ = [
     "values_explained",
 ]
 
-__getattr__, __dir__ = opened("accelera.capture", _FILE_OF)
+__getattr__, __dir__ = opened("accelera.capture", _FILE_OF, {"Recording": "OperatorRecording"})
 
 make_callable("accelera.capture", "capture")

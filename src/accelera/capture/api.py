@@ -159,9 +159,9 @@ def capture_script(path: str | Path, arguments: Sequence[str] = (), *, names: bo
         The trace, also of a script that failed, and what it raised.
     """
     require("capture_script", "torch")
-    from accelera.capture.recording import Recording
+    from accelera.capture.recording import OperatorRecording
 
-    recording = Recording(names=names, follow_optimizer=True)
+    recording = OperatorRecording(names=names, follow_optimizer=True)
     with recording:
         error = UserProgram("file", str(path), tuple(arguments)).run()
     trace = recording.trace(model_type=Path(path).stem, script=Path(path).name, fake=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from accelera.capture.recording import Recording
+from accelera.capture.recording import OperatorRecording
 from accelera.errors import UnknownNameError
 
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
@@ -43,7 +43,7 @@ def call(module: torch.nn.Module, inputs: Any) -> Any:
 
 
 def train(
-    recording: Recording | Unrecorded,
+    recording: OperatorRecording | Unrecorded,
     module: torch.nn.Module,
     inputs: Any,
     *,
@@ -73,7 +73,7 @@ def train(
 
 
 def infer(
-    recording: Recording | Unrecorded,
+    recording: OperatorRecording | Unrecorded,
     module: torch.nn.Module,
     inputs: Any,
     *,
@@ -96,7 +96,7 @@ def infer(
         del before
 
 
-def decode(recording: Recording, module: torch.nn.Module, inputs: Any, *, tokens: int) -> None:
+def decode(recording: OperatorRecording, module: torch.nn.Module, inputs: Any, *, tokens: int) -> None:
     """Produce ``tokens`` tokens greedily with a growing cache, as models of ``transformers`` do."""
     arguments = dict(inputs) if isinstance(inputs, dict) else {"input_ids": inputs}
     # transformers 5.24 renamed both the argument and the field of the output

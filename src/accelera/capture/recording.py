@@ -25,7 +25,7 @@ _Tensors = dict[int, torch.Tensor]
 """Tensors by the number of their storage."""
 
 
-class Recording:
+class OperatorRecording:
     """Records the operators that run inside its ``with`` block, in this thread and in autograd's.
 
     Every operator that touches contents is one step: its operands are read, what it changes in place is
@@ -60,7 +60,7 @@ class Recording:
         self._first_optimizer: Any = None
         self._preexisting = 0
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> OperatorRecording:
         self._preexisting = len(self.storages)
         self.scope.open(follow_modules=self._names)
         try:

@@ -23,7 +23,7 @@ from accelera.capture.fake import (
     values_explained,
 )
 from accelera.capture.iterations import Unrecorded, quickest_s
-from accelera.capture.recording import Recording
+from accelera.capture.recording import OperatorRecording
 from accelera.capture.shape_rules import ShapeMode, cpu_lstm
 from accelera.trace import Occupancy, Trace
 
@@ -105,7 +105,7 @@ class CaptureRequest:
             return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
     def _record(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
-        recording = Recording(names=self.names, workspaces=self.workspaces)
+        recording = OperatorRecording(names=self.names, workspaces=self.workspaces)
         recording.scope.add_module(module)
         for index, tensor in enumerate(tensors_in(inputs)):
             recording.storages.describe(tensor, f"input.{index}", "input")
@@ -121,7 +121,7 @@ class CaptureRequest:
         return trace.with_meta(measured_s=quickest_s(again, self.timed))
 
     def _run_iterations(
-        self, recording: Recording | Unrecorded, module: torch.nn.Module, inputs: Any, optimizer: Any
+        self, recording: OperatorRecording | Unrecorded, module: torch.nn.Module, inputs: Any, optimizer: Any
     ) -> None:
         """Train or infer."""
         if self.train:
@@ -138,7 +138,7 @@ class CaptureRequest:
             keeps = self.keep_outputs is True
             iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
 
-    def _trace(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
+    def _trace(self, recording: OperatorRecording, module: torch.nn.Module, optimizer: Any) -> Trace:
         trace = recording.trace(
             model_type=type(module).__name__,
             model=type(module).__name__,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import final
 
-from accelera.engine import Observer, RunReport
+from accelera.engine import RunObserver, RunReport
 from accelera.memory import process_memory, reset_peak
 from accelera.plan import Plan
 
 
 @final
-class Watermark(Observer):
+class Watermark(RunObserver):
     """Measures from the first step on; the plan, made before, is part of the idle process."""
 
     def __init__(self) -> None:

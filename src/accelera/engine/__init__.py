@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from accelera.engine.journal import journal_path as journal_path
     from accelera.engine.journal import read_journal as read_journal
     from accelera.engine.matrix import Matrix as Matrix
-    from accelera.engine.report import Observer as Observer
     from accelera.engine.report import Progress as Progress
+    from accelera.engine.report import RunObserver as RunObserver
     from accelera.engine.report import RunReport as RunReport
 
 _NAMES_BY_MODULE = {
@@ -40,13 +40,13 @@ _NAMES_BY_MODULE = {
     "expression": ("Expr", "Reduction", "concatenate", "lazy", "where"),
     "journal": ("find_journal", "journal_path", "read_journal"),
     "matrix": ("Matrix",),
-    "report": ("Observer", "Progress", "RunReport"),
+    "report": ("RunObserver", "Progress", "RunReport"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [*_MODULE_OF]
 
-__getattr__, __dir__ = opened("accelera.engine", _MODULE_OF)
+__getattr__, __dir__ = opened("accelera.engine", _MODULE_OF, {"Observer": "RunObserver"})
 
 
 @register_product

@@ -30,7 +30,7 @@ from accelera.engine.options import (
     eviction_of,
 )
 from accelera.engine.registry import unwrapped
-from accelera.engine.report import Observer, RunReport, progress_observer
+from accelera.engine.report import RunObserver, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
@@ -184,7 +184,7 @@ class BaseEngine(Operations):
         budget: Amount | None = None,
         resume: bool = False,
         objective: Objective = "time",
-        observers: Sequence[Observer] = (),
+        observers: Sequence[RunObserver] = (),
         recorder: Recorder | None = None,
         cluster: Any = None,
         node_budget: Amount | None = None,

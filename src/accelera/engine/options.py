@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accelera.chunking import AdaptiveChunking
 from accelera.devices import Device
-from accelera.engine.report import Observer
+from accelera.engine.report import RunObserver
 from accelera.engine.staging import buffer_bytes
 from accelera.errors import BudgetExceededError
 from accelera.memory import MemoryManager
@@ -38,7 +38,7 @@ class OperationKeywords(TypedDict, total=False):
     """Finish an interrupted run that wrote to the same file, if there is one."""
     plan: Plan | SavedPlan | str | PathLike[str] | None
     """The plan to follow: one made before, or the path of a saved one."""
-    observers: Sequence[Observer]
+    observers: Sequence[RunObserver]
     """Told of the progress."""
     recorder: Recorder | None
     """Told of every access."""
@@ -71,7 +71,7 @@ class OperationOptions:
     """Finish an interrupted run that wrote to the same file."""
     pinned: SavedPlan | None = None
     """The plan to follow, made before; None: make one."""
-    observers: Sequence[Observer] = ()
+    observers: Sequence[RunObserver] = ()
     recorder: Recorder | None = None
     adaptation: PressureWatch | None = None
     """Tells a run of memory pressure; None: the run does not watch for it."""

@@ -180,7 +180,7 @@ class Progress:
     """Bytes the whole plan moves."""
 
 
-class Observer:
+class RunObserver:
     """Is told of the events of a run; every method does nothing unless overridden.
 
     Observers are called from the thread that computes, so they must be quick. An exception of theirs
@@ -200,10 +200,10 @@ class Observer:
         """Called when the run ends with ``error``."""
 
 
-class Observers(Observer):
+class Observers(RunObserver):
     """Passes everything on to several observers, in order."""
 
-    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+    def __init__(self, observers: Iterable[RunObserver] = ()) -> None:
         self._observers = tuple(observers)
 
     def on_start(self, plan: Plan) -> None:
@@ -243,7 +243,7 @@ def draws_progress(enabled: bool = True) -> bool:
     return True
 
 
-def progress_observer(enabled: bool = True) -> Observer | None:
+def progress_observer(enabled: bool = True) -> RunObserver | None:
     """Return the observer that draws a bar, or None where none is wanted."""
     if not draws_progress(enabled):
         return None
@@ -254,7 +254,7 @@ def progress_observer(enabled: bool = True) -> Observer | None:
 
 
 @final
-class ProgressObserver(Observer):
+class ProgressObserver(RunObserver):
     """Draws tiles done, bytes moved, rate and time left."""
 
     def __init__(self, console: Console, patience_s: float = PATIENCE_S) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from accelera.devices import Device
 from accelera.engine.options import OperationOptions
-from accelera.engine.report import Observer, Progress, RunReport
+from accelera.engine.report import Progress, RunObserver, RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
 from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
@@ -36,7 +36,7 @@ Kernel = Callable[[Device, PlanStep, Sequence[Any], Any], None]
 class RunControl:
     """Hooks by which a job follows and steers one run of a plan."""
 
-    observer: Observer = field(default_factory=Observer)
+    observer: RunObserver = field(default_factory=RunObserver)
     on_written: Callable[[OperandBlock], None] = lambda block: None
     """Called by the writer after a block of the result is in its store."""
     skip: Callable[[PlanStep], bool] = lambda step: False

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from accelera.execution.result import TaskFailure as TaskFailure
     from accelera.execution.strategy.strategy import Decision as Decision
     from accelera.execution.strategy.strategy import ExecutionStrategy as ExecutionStrategy
-    from accelera.execution.streaming.stream import Stream as Stream
+    from accelera.execution.streaming.stream import TaskStream as TaskStream
     from accelera.execution.tasks.retry import Retry as Retry
 
 _FILE_OF = {
@@ -62,7 +62,7 @@ _FILE_OF = {
     "SimulatedExecutor": "executors.simulated",
     "SimulatedReport": "executors.simulated",
     "StrategyManager": "manager",
-    "Stream": "streaming.stream",
+    "TaskStream": "streaming.stream",
     "StreamReport": "result",
     "SystemLoad": "hardware.load",
     "TaskFailure": "result",
@@ -75,4 +75,4 @@ _FILE_OF = {
 
 __all__ = sorted(_FILE_OF)
 
-__getattr__, __dir__ = opened("accelera.execution", _FILE_OF)
+__getattr__, __dir__ = opened("accelera.execution", _FILE_OF, {"Stream": "TaskStream"})

@@ -58,7 +58,7 @@ from accelera.execution.strategy.strategy import (
     select_strategy,
     stream_decision,
 )
-from accelera.execution.streaming.stream import Stream, open_stream
+from accelera.execution.streaming.stream import TaskStream, open_stream
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.retry import Retry
 from accelera.logs import configure_logging
@@ -325,7 +325,7 @@ class StrategyManager:
         retry: Retry | None = None,
         timeout: float | None = None,
         cancel: threading.Event | None = None,
-    ) -> Stream[Output]:
+    ) -> TaskStream[Output]:
         """Yield the index and the output of every task, however many there are, in bounded memory.
 
         Parameters

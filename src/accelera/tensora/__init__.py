@@ -6,6 +6,7 @@ import importlib
 import math
 from typing import Any
 
+from accelera.lazily import renamed_names
 from accelera.tensora import amp, cuda
 from accelera.tensora.amp import GradScaler, autocast
 from accelera.tensora.autograd import (
@@ -197,7 +198,7 @@ from accelera.tensora.elementwise import (
     xlogy,
 )
 from accelera.tensora.inspection import __array_namespace_info__
-from accelera.tensora.kernels import Kernel, kernel
+from accelera.tensora.kernels import TileKernel, kernel
 from accelera.tensora.lowering import export_onnx, to_jax
 from accelera.tensora.manipulation import (
     as_strided,
@@ -352,7 +353,7 @@ from accelera.tensora.statistics import (
     nanquantile,
     quantile,
 )
-from accelera.tensora.training_budget import Budget, BudgetPlan, BudgetReport, budget, explain
+from accelera.tensora.training_budget import BudgetPlan, BudgetReport, TrainingBudget, budget, explain
 
 equip()
 
@@ -379,7 +380,6 @@ _MODULES = (
 )
 
 __all__ = [
-    "Budget",
     "BudgetPlan",
     "BudgetReport",
     "Context",
@@ -388,10 +388,11 @@ __all__ = [
     "GradcheckError",
     "JitReport",
     "Jitted",
-    "Kernel",
     "MemoryStats",
     "Recording",
     "Tensor",
+    "TileKernel",
+    "TrainingBudget",
     "__array_api_version__",
     "__array_namespace_info__",
     "abs",
@@ -730,11 +731,14 @@ __all__ = [
 ]
 
 
+_former_name = renamed_names("accelera.tensora", {"Budget": "TrainingBudget", "Kernel": "TileKernel"})
+
+
 def __getattr__(name: str) -> Any:
-    """Import a part of the namespace when it is first used."""
+    """Import a part of the namespace when it is first used; names of the version before warn."""
     if name in _MODULES:
         return importlib.import_module(f"accelera.tensora.{name}")
-    raise AttributeError(f"module 'accelera.tensora' has no attribute {name!r}")
+    return _former_name(name)
 
 
 def __dir__() -> list[str]:

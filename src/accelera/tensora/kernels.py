@@ -12,12 +12,12 @@ from accelera.tensora.captured_program import captured
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.dtypes import as_dtype, isdtype
 
-__all__ = ["Kernel", "kernel"]
+__all__ = ["TileKernel", "kernel"]
 
 MOST_INPUTS = 6
 
 
-class Kernel:
+class TileKernel:
     """Python function as one operation on tensors: it broadcasts and has gradients."""
 
     def __init__(self, function: Callable[..., Any], *, tile: bool = False) -> None:
@@ -77,7 +77,7 @@ class Kernel:
 
     def __repr__(self) -> str:
         """Name, and the number of inputs."""
-        return f"Kernel({self.name}, inputs={self._inputs})"
+        return f"TileKernel({self.name}, inputs={self._inputs})"
 
 
 def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) -> Any:
@@ -100,7 +100,7 @@ def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) ->
 
     Returns
     -------
-    Kernel
+    TileKernel
         Called with tensors.
 
     Raises
@@ -112,7 +112,7 @@ def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) ->
     """
     if function is None:
         return functools.partial(kernel, tile=tile)
-    return Kernel(function, tile=tile)
+    return TileKernel(function, tile=tile)
 
 
 def _number_of_inputs(function: Callable[..., Any]) -> int:

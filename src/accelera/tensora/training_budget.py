@@ -47,7 +47,7 @@ class BudgetReport:
     """Operations that ran again."""
 
 
-class Budget:
+class TrainingBudget:
     """Limit of the bytes that tensors hold during training steps, which are its ``with`` blocks.
 
     The first step is recorded; contents that do not fit are spilled to a file meanwhile. Then plans are made:
@@ -111,7 +111,7 @@ class Budget:
 
     # --- steps
 
-    def __enter__(self) -> Budget:
+    def __enter__(self) -> TrainingBudget:
         self._begin(None)
         return self
 
@@ -373,26 +373,26 @@ def _update_param(optimizer: Any, group: dict[str, Any], param: Any) -> None:
 
 def budget(
     limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
-) -> Budget:
-    """Return a `Budget`: a context whose ``with`` blocks are training steps, and a decorator of functions.
+) -> TrainingBudget:
+    """Return a `TrainingBudget`: its ``with`` blocks are training steps, and it decorates functions.
 
     Parameters
     ----------
     limit
         Bytes, or a size as "64MiB", that tensors on the device may hold during a step.
     optimizer
-        Changes each parameter inside the backward pass; see `Budget`.
+        Changes each parameter inside the backward pass; see `TrainingBudget`.
     spill_dir
         Folder of the file for tensors that leave memory.
     device
         "cpu" or a CUDA device, whose tensors leave for memory of the host.
 
     """
-    return Budget(limit, optimizer=optimizer, spill_dir=spill_dir, device=device)
+    return TrainingBudget(limit, optimizer=optimizer, spill_dir=spill_dir, device=device)
 
 
 def explain(step: Any) -> str:
-    """Return the plan of a budget, or of a function that one decorates, in words; see `Budget.explain`.
+    """Return the plan of a budget, or of a function that one decorates, in words.
 
     Raises
     ------
@@ -402,7 +402,9 @@ def explain(step: Any) -> str:
         If no step was recorded yet.
 
     """
-    found = step if isinstance(step, Budget) else getattr(step, "budget", None)
-    if not isinstance(found, Budget):
-        raise TypeError(f"explain: a {type(step).__name__}; give a Budget or a function decorated with one")
+    found = step if isinstance(step, TrainingBudget) else getattr(step, "budget", None)
+    if not isinstance(found, TrainingBudget):
+        raise TypeError(
+            f"explain: a {type(step).__name__}; give a TrainingBudget or a function decorated with one"
+        )
     return found.explain()

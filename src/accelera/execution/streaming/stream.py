@@ -1,4 +1,4 @@
-"""``Stream``: outputs one after the other, while threads in the background carry the tasks out."""
+"""Stream of outputs, one after the other, while threads in the background carry the tasks out."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ Output = TypeVar("Output")
 
 
 @final
-class Stream(Closeable, Generic[Output]):
+class TaskStream(Closeable, Generic[Output]):
     """Yields index and output of every task; what is not asked for is not done beyond the window.
 
     It begins when the first output is asked for. With the last one, an exception, ``close()``, the end of a
@@ -226,9 +226,9 @@ class Stream(Closeable, Generic[Output]):
     def __repr__(self) -> str:
         report = self.report()
         state = report.ended_by or ("under way" if self._begun else "not begun")
-        return f"<Stream: {report.task_count} tasks done, {report.failed_count} of them failed, {state}>"
+        return f"<TaskStream: {report.task_count} tasks done, {report.failed_count} of them failed, {state}>"
 
-    def __iter__(self) -> Stream[Output]:
+    def __iter__(self) -> TaskStream[Output]:
         """Return itself."""
         return self
 
@@ -322,7 +322,7 @@ def open_stream(
     observers: Sequence[Observer],
     learn: Learn,
     count: Callable[..., None],
-) -> Stream[Any]:
+) -> TaskStream[Any]:
     """Return a stream of ``tasks`` on the lanes of CPU and GPU, as far as ``decision`` uses them."""
     kind = decision.strategy.kind
     queue = StreamQueue(
@@ -342,7 +342,7 @@ def open_stream(
         threads = StreamThreads(queue, [gpu], then=cpu)
     else:
         threads = StreamThreads(queue, [cpu, gpu])
-    return Stream(queue, threads, StreamTelemetry(queue, decision, learn, count), request.on_error)
+    return TaskStream(queue, threads, StreamTelemetry(queue, decision, learn, count), request.on_error)
 
 
 def _iterator_error(failure: TaskFailure) -> Any:
