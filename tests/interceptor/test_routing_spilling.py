@@ -16,7 +16,8 @@ import accelera
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor import spill as spilling
 from accelera.interceptor.config import active_config
-from accelera.interceptor.spill import SpilledResult, empty, is_in_memory
+from accelera.interceptor.spill import SpilledResult, empty
+from accelera.stores import is_in_memory
 from accelera.interceptor.tiling import ResultLayout
 from tests.interceptor.forcing import counted, forced
 from tests.stores.descriptors import open_files

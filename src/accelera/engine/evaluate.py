@@ -91,7 +91,8 @@ class PlannedExpression:
         scratch = max((each.scratch_bytes for each in problem.operands if not each.in_place), default=0)
         return {
             "result": self.target().new_bytes,
-            "staging": (self.options.readers + 1) * scratch,
+            "staging": (self.options.readers + 1) * scratch
+            + sum(operand.cache_bytes for operand in problem.operands),
             "scratch": kernel.scratch_bytes,
             "runtime": RUNTIME_BYTES,
         }
@@ -244,6 +245,7 @@ def describe_whole(name: str, store: Store) -> Operand:
         layout.dense,
         store.scratch_bytes,
         in_place=store.resident() is not None,
+        cache_bytes=store.cache_bytes,
     )
 
 

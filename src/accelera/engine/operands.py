@@ -147,6 +147,7 @@ def describe(name: str, store: Store, device: Device, held: np.dtype[Any]) -> Op
         chunk=layout.chunk,
         dense=layout.dense,
         scratch_bytes=store.scratch_bytes,
+        cache_bytes=store.cache_bytes,
         in_place=resident is not None and device.can_take(resident),
     )
 

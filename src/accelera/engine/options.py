@@ -145,7 +145,7 @@ class MemorySplit:
         scratch = max((each.scratch_bytes for each in given if not each.in_place), default=0)
         reserved = {
             "result": result_bytes,
-            "staging": threads * (buffers + scratch),
+            "staging": threads * (buffers + scratch) + sum(operand.cache_bytes for operand in given),
             "arithmetic": device.workspace_bytes(),
             "runtime": RUNTIME_BYTES,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.plan import Plan, SavedPlan, combine_plans
 from accelera.settings import current_value
-from accelera.stores import Store
+from accelera.stores import Store, disk_folder
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.engine")
@@ -244,11 +243,20 @@ class _Pipeline:
 
     def _refuse(self, needed: Mapping[int, int]) -> None:
         number = max(needed, key=needed.__getitem__)
-        most = needed[number]
+        most, result = needed[number], self._target.new_bytes
+        is_result_large = number == len(self._stages) - 1 and result > most // 2
+        advice = (
+            f"the {format_bytes(result)} result is kept in RAM: pass out= with a file name to write it to a "
+            "file, or give"
+            if is_result_large
+            else "give"
+        )
+        if self._folder() is None:
+            advice = "temporary folders are in memory; set ACCELERA_SPILL to a folder on a disk, or give"
         raise BudgetExceededError(
             f"[{self._operation}] stage {number + 1} of {len(self._stages)} does not fit a budget of "
-            f"{format_bytes(self._budget)} ({self._budget} bytes): with what the stages keep between them "
-            f"{format_bytes(most)} ({most} bytes) are needed; give a budget of at least {most} bytes",
+            f"{format_bytes(self._budget)} ({self._budget} bytes): with intermediate results it needs "
+            f"{format_bytes(most)} ({most} bytes); {advice} a budget of at least {most} bytes",
             needed_bytes=most,
             budget_bytes=self._budget,
         )
@@ -277,13 +285,16 @@ class _Pipeline:
     def _reads(self, number: int, stage: ExpressionStage) -> bool:
         return any(each is stage.result for each in self._stages[number].reads)
 
-    def _folder(self) -> Path:
-        """Return the folder of intermediates: the spill setting, the result.s folder, or a temporary one."""
-        path = self._target.path
+    def _folder(self) -> Path | None:
+        """Return the folder of intermediates: the spill setting, else one on a disk; None if there is none.
+
+        Files on a tmpfs are memory that no plan would count; a folder that the setting names is used anyway.
+        """
         spill = current_value("spill")
         if spill is not None:
             return Path(str(spill)).expanduser()
-        return path.parent if path is not None else Path(tempfile.gettempdir())
+        path = self._target.path
+        return disk_folder(*([] if path is None else [path.parent]))
 
 
 def _with_former_spec(

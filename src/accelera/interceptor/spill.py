@@ -23,10 +23,9 @@ from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor.config import InterceptionConfig, active_config, stays_in_memory
 from accelera.interceptor.statistics import statistics
 from accelera.interceptor.tiling import Region, ResultLayout, contiguous_strides, nbytes
-from accelera.stores import FlatFile, Placement
+from accelera.stores import FlatFile, Placement, is_in_memory
 from accelera.units import format_bytes
 
-_IN_MEMORY = ("tmpfs", "ramfs")
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME_ANOTHER = "name a folder on a disk with spill= or ACCELERA_SPILL, or raise the budget"
 
@@ -191,19 +190,3 @@ def _reserve(descriptor: int, nbytes: int) -> None:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
         os.ftruncate(descriptor, nbytes)
-
-
-def is_in_memory(folder: Path) -> bool:
-    """Return whether files in ``folder`` lie in RAM, so that putting results there frees none."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    place, kind = folder.resolve(), ""
-    deepest = -1
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(before.split()[4].replace("\\040", " "))
-        if place.is_relative_to(point) and len(point.parts) >= deepest:
-            deepest, kind = len(point.parts), after.split()[0]
-    return kind in _IN_MEMORY

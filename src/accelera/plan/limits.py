@@ -120,17 +120,34 @@ class PlanLimits:
         return records_bytes if self.in_ram else 0
 
     def refuse(self, operation: str, problem: str, tiles: str, need_bytes: int) -> NoReturn:
-        """Raise BudgetExceededError: ``tiles`` of ``problem`` need ``need_bytes``, and there is less room."""
-        beside = sum(self.reserved.values()) if self.in_ram else 0
-        needed = need_bytes + beside
-        asked = self.capacity_bytes + beside if self.budget_bytes is None else self.budget_bytes
+        """Raise BudgetExceededError: ``tiles`` of ``problem`` need ``need_bytes``, more than the capacity."""
+        reserved = sum(self.reserved.values()) if self.in_ram else 0
+        needed = need_bytes + reserved
+        budget = self.capacity_bytes + reserved if self.budget_bytes is None else self.budget_bytes
         raise BudgetExceededError(
-            f"[{operation}] {problem} does not fit a budget of {format_bytes(asked)} ({asked} bytes): "
-            f"{tiles} need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(beside)} is "
-            f"reserved for what is no tile; give a budget of at least {needed} bytes",
+            f"[{operation}] {problem} does not fit a budget of {format_bytes(budget)} ({budget} bytes): "
+            f"{tiles} and working memory need {format_bytes(needed)} ({needed} bytes)"
+            f"{self._remedy(needed)} a budget of at least {needed} bytes",
             needed_bytes=needed,
-            budget_bytes=asked,
+            budget_bytes=budget,
         )
+
+    def _remedy(self, needed_bytes: int) -> str:
+        """Return the largest avoidable part of the memory with the argument that avoids it."""
+        result, staging = self.reserved.get("result", 0), self.reserved.get("staging", 0)
+        if not self.in_ram:
+            return "; give"
+        if result and result >= staging:
+            return (
+                f"; the {format_bytes(result)} result is kept in RAM: pass out= with a file name to write it to "
+                "a file, or give"
+            )
+        if staging > needed_bytes // 2:
+            return (
+                f", of which {format_bytes(staging)} hold whole chunks while they are read and decoded; store "
+                "the operand in smaller chunks (engine.copy(x, out='x.zarr', chunks=...)), or give"
+            )
+        return "; give"
 
 
 Planner = TypeVar("Planner", bound=Callable[..., Any])

@@ -36,6 +36,8 @@ class Operand:
     """Host memory that one transfer takes besides the block."""
     in_place: bool = False
     """True when blocks are used where they lie and need no room in the pool."""
+    cache_bytes: int = 0
+    """Host memory that the store's library keeps between transfers."""
 
     @property
     def nbytes(self) -> int:

@@ -32,6 +32,7 @@ from accelera.stores.opening import (
 )
 from accelera.stores.regions import Region, check_shape, inner_region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
+from accelera.stores.scratch import disk_folder, is_in_memory
 from accelera.stores.sharing import Address, address_of, join_output
 from accelera.stores.viewing import Viewing
 
@@ -57,8 +58,10 @@ __all__ = [
     "address_of",
     "check_shape",
     "create_store",
+    "disk_folder",
     "inner_region",
     "is_foreign",
+    "is_in_memory",
     "is_sparse",
     "is_tensor",
     "join_output",

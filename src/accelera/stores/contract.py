@@ -93,6 +93,10 @@ class Store(abc.ABC):
         """Return a JSON-able identity that changes when the contents may have (None: cannot say)."""
         return None
 
+    def fingerprint_of(self, region: Region) -> Mapping[str, Any] | None:
+        """Return the identity of a region; a chunked store may leave out chunks that the region does not touch."""
+        return self.fingerprint()
+
     def sample(self) -> int | None:
         """Return a checksum of a few kilobytes spread over the contents (None: cannot say)."""
         found = [each.sample() for each in self.sources if each is not self]
@@ -133,6 +137,11 @@ class Store(abc.ABC):
     def scratch_bytes(self) -> int:
         """The most host memory one read or write takes beyond the buffer it is given."""
         return 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """Host memory that a library keeps of this store between transfers."""
+        return sum(source.cache_bytes for source in self.sources if source is not self)
 
     @property
     def ndim(self) -> int:
@@ -311,7 +320,9 @@ class StoreView(Store):
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return the base's identity together with what is shown of it."""
-        identity, look = self._base.fingerprint(), self._viewing
+        look = self._viewing
+        region = whole(self._base.shape) if 0 in look.shape else look.source_region(whole(look.shape))
+        identity = self._base.fingerprint_of(region)
         if identity is None:
             return None
         shown = [list(look.shape), list(look.axes), list(look.starts), list(look.steps)]
@@ -346,6 +357,11 @@ class StoreView(Store):
     def scratch_bytes(self) -> int:
         """What the base takes."""
         return self._base.scratch_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Host memory that a library keeps of the base."""
+        return self._base.cache_bytes
 
     def viewing(self) -> tuple[Store, Viewing]:
         """Return the base and what is shown of it."""

@@ -31,8 +31,8 @@ from accelera.stores.sampling import sample_of_file
 _DEFAULT_KEY = "data"
 _LONGEST_HEADER = 1 << 20
 """Bytes before a dataset that its fingerprint looks at."""
-_CACHE_BYTES = 1 << 20
-"""What the library keeps of the chunks of an open dataset."""
+_CACHE_BYTES = 0
+"""Decoded chunks that the library keeps of a file opened here: each is read once, and many may be open."""
 _SMALL_BYTES = 1 << 15
 """Smaller datasets need no alignment."""
 
@@ -108,9 +108,11 @@ class H5Store(ChunkedStore):
         array[part] = data
 
     @property
-    def scratch_bytes(self) -> int:
-        """The encoded and decoded copies of one chunk, and the library's cache of chunks."""
-        return super().scratch_bytes + _CACHE_BYTES
+    def cache_bytes(self) -> int:
+        """Decoded chunks that the library keeps of this dataset until its file is closed."""
+        dataset = self._open("cache_bytes")
+        cached: int = dataset.id.get_access_plist().get_chunk_cache()[1]
+        return min(cached, self.nbytes) if dataset.chunks else 0
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return size, modification time and inode of the file, and which dataset it is.
@@ -255,7 +257,7 @@ def h5py_library() -> Any:
 def _opened(path: Path) -> Any:
     library = h5py_library()
     with _library_errors(f"[open_store] {path} is not a sound HDF5 file"):
-        return library.File(path, "r")
+        return library.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
 
 
 @contextmanager

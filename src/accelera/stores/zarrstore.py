@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
+import os
 import threading
 import zlib
 from collections.abc import Collection, Mapping
@@ -20,7 +22,7 @@ from accelera.atomic import sync
 from accelera.errors import BackendMissingError, StoreFormatError
 from accelera.extras import needed_for
 from accelera.stores.chunked import COPIES, ChunkedStore
-from accelera.stores.regions import Borders, Region
+from accelera.stores.regions import Borders, Region, whole
 from accelera.stores.sampling import sample_of_zarr
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -95,22 +97,25 @@ class ZarrStore(ChunkedStore):
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
 
-        None for an array that lies in no folder.
+        None for an array that is not stored in a folder.
         """
-        self._open("fingerprint")
+        return self.fingerprint_of(whole(self.shape))
+
+    def fingerprint_of(self, region: Region) -> Mapping[str, Any] | None:
+        """Return the same of the chunks that a region touches, in constant memory."""
+        array = self._open("fingerprint")
         if self.path is None:
             return None
         digest, size = hashlib.sha256(), 0
-        for file in _files(self.path):
-            status = file.stat()
+        encode, folder = array.metadata.encode_chunk_key, str(self.path)
+        for place in itertools.product(*map(_granules, region, self._granule)):
+            key = encode(place)
+            try:
+                status = os.stat(f"{folder}/{key}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # a chunk of fill values has no file
             size += status.st_size
-            entry = (
-                file.relative_to(self.path).as_posix(),
-                status.st_size,
-                status.st_mtime_ns,
-                status.st_ino,
-            )
-            digest.update(repr(entry).encode())
+            digest.update(f"{key}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino};".encode())
         header = zlib.crc32(_metadata(self.path))
         return {"kind": "zarr", "size": size, "header": header, "chunks": digest.hexdigest()}
 
@@ -170,5 +175,7 @@ def _buffer(array: np.ndarray[Any, Any]) -> Any:
     return cpu.NDBuffer.from_numpy_array(array)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file())
+def _granules(along: slice, size: int) -> range:
+    """Return the positions of the chunks that hold indices ``along`` an axis."""
+    indices = range(along.start, along.stop, along.step or 1)
+    return range(indices[0] // size, indices[-1] // size + 1) if indices else range(0)
