@@ -21,10 +21,15 @@ import numpy as np
 from accelera.atomic import sync
 from accelera.errors import BackendMissingError, StoreFormatError
 from accelera.extras import needed_for
+from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.regions import Borders, Region, whole
 from accelera.stores.sampling import sample_of_zarr
 
+_MOST_EXPANSION = 8
+"""Most bytes of a chunk file per byte of its elements: filters may widen elements before they are compressed."""
+_CHUNK_OVERHEAD_BYTES = 64 << 10
+"""Headers, checksums and the index of a shard."""
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 """Files one of which makes a folder an array or a group."""
 
@@ -55,7 +60,9 @@ class ZarrStore(ChunkedStore):
     """A Zarr array in a folder, or, where ``path`` is None, wherever the library keeps it."""
 
     def __init__(self, path: Path | None, array: Any, *, writable: bool = False, name: str = "zarr") -> None:
-        super().__init__(array, name if path is None else str(path), array.chunks, writable=writable)
+        super().__init__(
+            bound_decoding(array), name if path is None else str(path), array.chunks, writable=writable
+        )
         self.path = path
         self.tier = "ram" if type(array.store).__name__ == "MemoryStore" else "disk"
         self.copies = COPIES + bool(
@@ -68,7 +75,21 @@ class ZarrStore(ChunkedStore):
         """Files that may not be on the disk yet."""
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
+        if self.path is not None:
+            self._require_plausible_file(array, part)
         array.get_basic_selection(part, out=_buffer(out))
+
+    def _require_plausible_file(self, array: Any, part: Region) -> None:
+        """Raise DecodedSizeError for a chunk file that is much larger than what it encodes: it is read whole."""
+        place = tuple(along.start // size for along, size in zip(part, self._granule, strict=True))
+        file = self.path / str(array.metadata.encode_chunk_key(place)) if self.path else None
+        limit = _MOST_EXPANSION * math.prod(self._granule) * self.dtype.itemsize + _CHUNK_OVERHEAD_BYTES
+        try:
+            size = 0 if file is None else os.stat(file).st_size
+        except OSError:
+            return  # a chunk of fill values, or one whose error the library reports
+        if size > limit:
+            raise DecodedSizeError(f"{file} has {size} bytes, at most {limit} are plausible for its shape")
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Encode ``data`` into the chunks under ``region``; return its bytes.
