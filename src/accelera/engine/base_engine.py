@@ -271,7 +271,7 @@ class BaseEngine(Operations):
         route = NOT_IN_MEMORY
         if not sparse and cluster is None:
             self._load_libraries(out)
-            pair = None if out is not None or pinned is not None else self._pair_in_memory(A, B)
+            pair = None if out is not None or pinned is not None else self._pair_in_memory(A, B, budget)
             route = self._route(None if pair is None else self._route_facts(pair, fixed, budget))
             logger.debug("matmul: %s", route)
             product = None if pair is None or not route.direct else self._multiply_directly(pair, route)
@@ -352,13 +352,15 @@ class BaseEngine(Operations):
     def _route(self, facts: RouteFacts | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
 
-    def _pair_in_memory(self, A: Operand, B: Operand) -> ProductPair | None:
-        """Return the operands as tensors; None when one lies in a store."""
+    def _pair_in_memory(self, A: Operand, B: Operand, budget: Amount | None) -> ProductPair | None:
+        """Return the operands as tensors; None when one is a store, or a mapped file and a budget is set."""
         if lies_in_store(A) or lies_in_store(B):
             return None
         from accelera.engine import incore
 
-        return incore.ProductPair.of(A, B)
+        pair = incore.ProductPair.of(A, B)
+        is_budgeted = budget is not None or self.budget is not None
+        return None if is_budgeted and pair is not None and pair.is_mapped else pair
 
     def _multiply_directly(self, pair: ProductPair, route: Route) -> Matrix | None:
         """Return the product computed in one piece; None where that is not wanted, or memory runs out."""

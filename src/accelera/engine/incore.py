@@ -15,7 +15,7 @@ from accelera.engine.operands import broadcast_shape, matmul_shape
 from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
-from accelera.stores import Store
+from accelera.stores import Store, is_mapped
 from accelera.units import format_bytes
 
 
@@ -72,6 +72,14 @@ class ProductPair(NamedTuple):
     def total_bytes(self) -> int:
         """Size of both operands and the product."""
         return self.a.nbytes + self.b.nbytes + self._result_bytes
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether an operand of more than 1 MiB is a mapped file, whose pages a product would make resident."""
+        return any(
+            operand.device.type == "cpu" and is_mapped(operand.data_ptr(), operand.nbytes)
+            for operand in (self.a, self.b)
+        )
 
     @property
     def is_empty(self) -> bool:

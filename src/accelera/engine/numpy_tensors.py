@@ -90,6 +90,10 @@ class Tensor:
     nbytes = property(operator.attrgetter("array.nbytes"))
     itemsize = property(operator.attrgetter("array.itemsize"))
 
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return int(self.array.__array_interface__["data"][0])
+
     def numel(self) -> int:
         """Return the number of elements."""
         return self.array.size

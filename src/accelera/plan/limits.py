@@ -139,13 +139,13 @@ class PlanLimits:
             return "; give"
         if result and result >= staging:
             return (
-                f"; the {format_bytes(result)} result is kept in RAM: pass out= with a file name to write it to "
-                "a file, or give"
+                f"; the {format_bytes(result)} result is kept in RAM: pass out= with a file name to write "
+                "it to a file, or give"
             )
         if staging > needed_bytes // 2:
             return (
-                f", of which {format_bytes(staging)} hold whole chunks while they are read and decoded; store "
-                "the operand in smaller chunks (engine.copy(x, out='x.zarr', chunks=...)), or give"
+                f", of which {format_bytes(staging)} hold whole chunks while they are read and decoded; "
+                "store the operand in smaller chunks (engine.copy(x, out='x.zarr', chunks=...)), or give"
             )
         return "; give"
 

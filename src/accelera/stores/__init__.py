@@ -21,6 +21,7 @@ from accelera.stores.formats import (
     register_format,
 )
 from accelera.stores.joined import JoinedStore, joined_shape
+from accelera.stores.mapped import is_mapped
 from accelera.stores.opening import (
     create_store,
     is_tensor,
@@ -62,6 +63,7 @@ __all__ = [
     "inner_region",
     "is_foreign",
     "is_in_memory",
+    "is_mapped",
     "is_sparse",
     "is_tensor",
     "join_output",

@@ -35,7 +35,9 @@ class DecodedSizeError(ValueError):
 def bound_decoding(array: Any) -> Any:
     """Return an array of the ``zarr`` package over the same store whose chunks decode within a bound."""
     bounded = copy.copy(array._async_array)
-    object.__setattr__(bounded, "codec_pipeline", _bounded_pipeline(bounded.metadata, bounded.store_path.store))
+    object.__setattr__(
+        bounded, "codec_pipeline", _bounded_pipeline(bounded.metadata, bounded.store_path.store)
+    )
     return type(array)(bounded)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 import weakref
@@ -18,7 +17,7 @@ from accelera import _native
 from accelera.errors import StoreError, StoreFormatError
 from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
-from accelera.stores.dtypes import as_bytes_of, parse_dtype
+from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import (
     Region,
     axis_length,
@@ -331,59 +330,4 @@ def read_at(descriptor: int, count: int, offset: int = 0) -> bytes:
         if not part:
             break
         found += part
-    return found
-
-
-def open_mapped(
-    array: np.ndarray[Any, Any], direct: bool | None, *, writable: bool = False
-) -> FlatFile | None:
-    """Return the file behind ``array``, or None when it is not (a view of) a memmap with a named file.
-
-    Copy-on-write maps count as arrays, as their changes are not in the file; so do maps of a file whose name
-    another file has taken since. ``writable`` opens the file for writing as well; then
-    transfers go through the page cache, which the map shares. Raises StoreError for a read-only map.
-    """
-    root = _outermost_memmap(array)
-    if root is None or root.filename is None or root.mode == "c":
-        return None
-    path = Path(root.filename)
-    if not _maps_current_file(array, path):
-        return None
-    if writable and not array.flags.writeable:
-        raise StoreError(f"[out] a read-only map of {path}; open it with mode='r+' to write into it")
-    start: Any = root._mmap  # type: ignore[attr-defined]
-    first = root.offset - root.offset % mmap.ALLOCATIONGRANULARITY
-    address = np.frombuffer(start, np.uint8).ctypes.data
-    offset = first + array.__array_interface__["data"][0] - address
-    stored = parse_dtype(array.dtype, op="open_store")
-    placement = Placement(array.shape, stored, offset, array.strides, array.dtype != stored)
-    if root.mode != "r":
-        root.flush()
-    descriptor = open_descriptor(path, os.O_RDWR if writable else os.O_RDONLY)
-    return FlatFile(path, descriptor, placement, writable=writable, direct=False if writable else direct)
-
-
-def _maps_current_file(array: np.ndarray[Any, Any], path: Path) -> bool:
-    """Return whether ``array`` maps the file that has the name ``path`` now, where the system tells."""
-    try:
-        maps, status = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"), os.stat(path)
-    except OSError:
-        return path.exists()
-    address = array.__array_interface__["data"][0]
-    for line in maps.splitlines():
-        span, _, _, _, inode, *name = line.split(maxsplit=5)
-        low, high = (int(end, 16) for end in span.split("-"))
-        if low <= address < high:
-            return int(inode) == status.st_ino or name == [os.path.realpath(path)]
-    return array.size == 0
-
-
-def _outermost_memmap(array: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:
-    """Return the outermost memmap of which ``array`` is a view; None when there is none."""
-    found: np.memmap[Any, Any] | None = None
-    node: Any = array
-    while isinstance(node, np.ndarray):
-        if isinstance(node, np.memmap) and getattr(node, "_mmap", None) is not None:
-            found = node
-        node = node.base
     return found

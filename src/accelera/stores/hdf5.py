@@ -25,6 +25,7 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target
+from accelera.stores.hdf5_deflate import read_deflated
 from accelera.stores.regions import Region
 from accelera.stores.sampling import sample_of_file
 
@@ -99,7 +100,10 @@ class H5Store(ChunkedStore):
         return dataset
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
-        if part and out.flags.c_contiguous:
+        decoded = None if self._writable or not array.chunks else read_deflated(array, part)
+        if decoded is not None:
+            np.copyto(out, decoded)
+        elif part and out.flags.c_contiguous:
             array.read_direct(out, source_sel=part)
         else:
             np.copyto(out, array[part])

@@ -220,9 +220,9 @@ def _open_object(x: Any, direct: bool | None) -> Store:
     if is_tensor(x):
         from accelera.stores.tensor import open_tensor
 
-        return open_tensor(x)
+        return open_tensor(x, direct)
     if isinstance(x, np.ndarray):
-        from accelera.stores.flatfile import open_mapped
+        from accelera.stores.mapped import open_mapped
 
         return open_mapped(x, direct) or ArrayStore(x)
     found = open_foreign(x)
@@ -255,7 +255,7 @@ def _opened_result(out: Any) -> Store:
 
         return open_tensor_result(out)
     if isinstance(out, np.ndarray):
-        from accelera.stores.flatfile import open_mapped
+        from accelera.stores.mapped import open_mapped
 
         return open_mapped(out, False, writable=True) or ArrayStore(out, name="out")
     refuse_foreign_result(out)

@@ -11,16 +11,20 @@ from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores.array import ArrayOutput, ArrayStore
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16, as_bytes_of, parse_dtype
+from accelera.stores.mapped import open_mapped
 from accelera.stores.regions import Region, check_transfer
 
 
-def open_tensor(tensor: torch.Tensor) -> Store:
-    """Return a store that shares the tensor's memory.
+def open_tensor(tensor: torch.Tensor, direct: bool | None = None, *, writable: bool = False) -> Store:
+    """Return a store that shares the tensor's memory, or reads the file that the memory maps.
 
     Raises DTypeError for elements no store holds, StoreError for tensors without plain memory.
     """
     plain = _plain(tensor)
-    return ArrayStore(share(plain), name="tensor") if plain.device.type == "cpu" else TorchStore(plain)
+    if plain.device.type != "cpu":
+        return TorchStore(plain)
+    array = share(plain)
+    return open_mapped(array, direct, writable=writable) or ArrayStore(array, name="tensor")
 
 
 def open_tensor_result(tensor: torch.Tensor) -> Store:
@@ -35,7 +39,7 @@ def open_tensor_result(tensor: torch.Tensor) -> Store:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise StoreError("[out] a tensor that is conjugated or negated as it is read; give .clone()")
-    return open_tensor(tensor)
+    return open_tensor(tensor, writable=True)
 
 
 def fill_tensor(tensor: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OutputStore:
