@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -125,9 +126,16 @@ def _remedy(op: str, module: str, otherwise: str) -> str:
     return f"[{op}] needs {module}; pip install 'accelera[{_EXTRA_OF[module]}]'{also}"
 
 
+def is_loaded(module: str) -> bool:
+    """Return whether a module has been imported by now."""
+    return module in sys.modules
+
+
 def is_there(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
         return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
     except ValueError:  # a module without a spec, as tests put into sys.modules
         return True

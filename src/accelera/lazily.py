@@ -13,6 +13,18 @@ from accelera.errors import BackendMissingError
 from accelera.extras import stand_in
 
 
+class LazyModule:
+    """A module that is imported when an attribute of it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, value)
+        return value
+
+
 def opened(
     package: str, file_of: Mapping[str, str], renamed: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -19,7 +19,7 @@ from accelera.engine.hybrid import HybridDevices, HybridMatmul, hybrid_job
 from accelera.engine.job import PlannedJob, carry_out
 from accelera.engine.matmul import PlannedMatmul, result_tiles, spans_of
 from accelera.engine.operands import file_result, lies_in_store, matmul_shape, multiplier, open_operand
-from accelera.engine.operations import Operations
+from accelera.engine.operations import Operations, result_matrix
 from accelera.engine.options import (
     USUAL_WINDOW,
     Amount,
@@ -34,6 +34,7 @@ from accelera.engine.report import RunObserver, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.extras import is_loaded
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget, Hierarchy, MemoryManager, Tier
 from accelera.plan import Eviction, Objective, Plan, PolicyMaker, as_saved
@@ -353,13 +354,16 @@ class BaseEngine(Operations):
         """Return how a product is computed; None stands for operands that are not in memory."""
 
     def _pair_in_memory(self, A: Operand, B: Operand, budget: Amount | None) -> ProductPair | None:
-        """Return the operands as tensors; None when one is a store, or a mapped file and a budget is set."""
-        if lies_in_store(A) or lies_in_store(B):
+        """Return the operands as tensors, None when one is a store.
+
+        None also within a budget when an operand is a mapped file, or when torch would have to be loaded.
+        """
+        is_budgeted = budget is not None or self.budget is not None
+        if lies_in_store(A) or lies_in_store(B) or (is_budgeted and not is_loaded("torch")):
             return None
         from accelera.engine import incore
 
         pair = incore.ProductPair.of(A, B)
-        is_budgeted = budget is not None or self.budget is not None
         return None if is_budgeted and pair is not None and pair.is_mapped else pair
 
     def _multiply_directly(self, pair: ProductPair, route: Route) -> Matrix | None:
@@ -432,11 +436,7 @@ class BaseEngine(Operations):
         return self._as_result(store, request)
 
     def _as_result(self, store: Store, request: MatmulRequest) -> Matrix | Store:
-        if lies_in_store(request.out):
-            return store
-        from accelera.engine import incore
-
-        return incore.result(store, request.out, request.a)
+        return store if lies_in_store(request.out) else result_matrix(store, request.out, request.a)
 
     def _product_and_device(
         self, request: MatmulRequest, route: Route

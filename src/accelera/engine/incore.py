@@ -12,7 +12,7 @@ import numpy as np
 from accelera.devices import is_out_of_memory
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import broadcast_shape, matmul_shape
-from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, to_tensor, torch
+from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, STRIDED, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store, is_mapped
@@ -24,6 +24,11 @@ def in_memory(operand: Any) -> torch.Tensor | None:
     if isinstance(operand, Matrix):
         return operand._tensor
     if isinstance(operand, torch.Tensor):
+        if operand.layout is not STRIDED:
+            raise DTypeError(
+                f"[operand] a tensor of layout {operand.layout}: dense operands are needed; pass x.to_dense(), "
+                "or a sparse matrix of SciPy to matmul"
+            )
         return operand.detach() if operand.requires_grad else operand
     if isinstance(operand, list) or (
         isinstance(operand, np.ndarray) and not isinstance(operand, np.memmap) and operand.dtype.isnative
@@ -75,7 +80,7 @@ class ProductPair(NamedTuple):
 
     @property
     def is_mapped(self) -> bool:
-        """Whether an operand of more than 1 MiB is a mapped file, whose pages a product would make resident."""
+        """Whether an operand of more than 1 MiB is a mapped file: a product would make its pages resident."""
         return any(
             operand.device.type == "cpu" and is_mapped(operand.data_ptr(), operand.nbytes)
             for operand in (self.a, self.b)

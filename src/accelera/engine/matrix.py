@@ -14,16 +14,23 @@ comes back is a Matrix again. ``np.asarray`` and ``np.from_dlpack`` give arrays,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
 from accelera.devices import present_accelerator
 from accelera.engine.operands import broadcast_shape
 from accelera.engine.registry import default_product, register_wrapper
-from accelera.engine.tensors import to_numpy, to_tensor, to_torch_dtype, torch
 from accelera.errors import DeviceError, ShapeError
 from accelera.extras import require
+from accelera.lazily import LazyModule
+
+if TYPE_CHECKING:
+    from accelera.engine import tensors
+    from accelera.engine.tensors import torch
+else:
+    # torch takes 190 MiB: an operation whose result is an array must not load it within its budget.
+    tensors = LazyModule("accelera.engine.tensors")
 
 Number = int | float | complex | bool
 
@@ -43,56 +50,81 @@ class Matrix:
         Element type, torch's or NumPy's; that of ``data`` by default (a list of floats is float32).
     """
 
-    __slots__ = ("_storage_device", "_tensor")
+    __slots__ = ("_array", "_storage_device", "_tensor")
     __hash__ = None  # type: ignore[assignment]
 
+    _array: np.ndarray[Any, Any] | None
+    """The elements of a result in RAM; torch is loaded when a tensor is first needed."""
     _tensor: torch.Tensor
     _storage_device: torch.device
 
     def __init__(self, data: Any, device: str | torch.device | None = None, dtype: Any = None) -> None:
-        self._storage_device = torch.device("cpu" if device is None else device)
-        self._tensor = _moved_to(to_tensor(_raw(data), to_torch_dtype(dtype)), self._storage_device)
+        self._array = None
+        self._storage_device = tensors.torch.device("cpu" if device is None else device)
+        tensor = tensors.to_tensor(_raw(data), tensors.to_torch_dtype(dtype))
+        self._tensor = _moved_to(tensor, self._storage_device)
 
     @classmethod
     def wrap(cls, tensor: torch.Tensor) -> Matrix:
         """Return a Matrix around ``tensor`` where it lies: its device is the storage device."""
         matrix = cls.__new__(cls)
+        matrix._array = None
         matrix._tensor = tensor.detach() if tensor.requires_grad else tensor
         matrix._storage_device = tensor.device
         return matrix
 
-    @staticmethod
-    def zeros(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return a matrix of zeros."""
-        return _create(torch.zeros, tuple(shape), dtype, device)
+    @classmethod
+    def over(cls, array: np.ndarray[Any, Any]) -> Matrix:
+        """Return a Matrix that shares an array's memory, without loading torch."""
+        matrix = cls.__new__(cls)
+        matrix._array = array
+        return matrix
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for slots that have no value yet.
+        if name == "_tensor":
+            self._tensor = tensors.to_tensor(self._array)
+            return self._tensor
+        if name == "_storage_device":
+            self._storage_device = tensors.torch.device("cpu")
+            return self._storage_device
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @staticmethod
-    def ones(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return a matrix of ones."""
-        return _create(torch.ones, tuple(shape), dtype, device)
+    def zeros(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+        """Return a matrix of zeros, float32 by default."""
+        return _create(tensors.torch.zeros, tuple(shape), dtype, device)
 
     @staticmethod
-    def eye(n: int, m: int | None = None, dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return ones on the diagonal of an ``n`` by ``m`` matrix; ``m`` defaults to ``n``."""
+    def ones(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+        """Return a matrix of ones, float32 by default."""
+        return _create(tensors.torch.ones, tuple(shape), dtype, device)
+
+    @staticmethod
+    def eye(n: int, m: int | None = None, dtype: Any = None, device: str = "cpu") -> Matrix:
+        """Return ones on the diagonal of an ``n`` by ``m`` matrix (``m=n``, float32 by default)."""
         return _create(
-            lambda shape, **options: torch.eye(*shape, **options), (n, n if m is None else m), dtype, device
+            lambda shape, **options: tensors.torch.eye(*shape, **options),
+            (n, n if m is None else m),
+            dtype,
+            device,
         )
 
     @staticmethod
-    def random(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return numbers spread evenly over [0, 1).
+    def random(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+        """Return float32 numbers (or ``dtype``) spread evenly over [0, 1).
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
         """
-        return _create(torch.rand, tuple(shape), dtype, device)
+        return _create(tensors.torch.rand, tuple(shape), dtype, device)
 
     @staticmethod
-    def randn(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return normally distributed numbers of mean 0 and deviation 1.
+    def randn(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+        """Return normally distributed numbers of mean 0 and deviation 1, float32 by default.
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
         """
-        return _create(torch.randn, tuple(shape), dtype, device)
+        return _create(tensors.torch.randn, tuple(shape), dtype, device)
 
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any], device: str = "cpu") -> Matrix:
@@ -107,12 +139,12 @@ class Matrix:
     @property
     def shape(self) -> tuple[int, ...]:
         """Length of every axis."""
-        return tuple(self._tensor.shape)
+        return tuple(self._tensor.shape if self._array is None else self._array.shape)
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return self._tensor.ndim
+        return len(self.shape)
 
     @property
     def size(self) -> int:
@@ -144,8 +176,9 @@ class Matrix:
         A machine without accelerator computes on the CPU: there the default leaves it in RAM.
         Raises DeviceError for a named device that is not there.
         """
-        target = _accelerator() if device is None else torch.device(device)
+        target = _accelerator() if device is None else tensors.torch.device(device)
         self._tensor = _moved_to(self._tensor, target)
+        self._array = None
         return self
 
     def to_cpu(self) -> Matrix:
@@ -160,7 +193,7 @@ class Matrix:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array, sharing memory when it lies in RAM; bfloat16 is ml_dtypes' type."""
-        return to_numpy(self._tensor)
+        return tensors.to_numpy(self._tensor) if self._array is None else self._array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -213,7 +246,7 @@ class Matrix:
 
     def astype(self, dtype: Any) -> Matrix:
         """Return it in another element type, torch's or NumPy's; itself when it has that type."""
-        return self._like(self._tensor.to(to_torch_dtype(dtype)))
+        return self._like(self._tensor.to(tensors.to_torch_dtype(dtype)))
 
     def conj(self) -> Matrix:
         """Return the complex conjugate."""
@@ -226,20 +259,22 @@ class Matrix:
 
     def sum(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the sum along ``dim``; without ``dim`` that of all elements, as a Python number."""
-        return self._reduced(torch.sum, self._tensor, dim, keepdim)
+        return self._reduced(tensors.torch.sum, self._tensor, dim, keepdim)
 
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the mean along ``dim``, of integers in float64; without ``dim`` as a Python number."""
-        exact = torch.is_floating_point(self._tensor) or torch.is_complex(self._tensor)
-        return self._reduced(torch.mean, self._tensor if exact else self._tensor.double(), dim, keepdim)
+        exact = tensors.torch.is_floating_point(self._tensor) or tensors.torch.is_complex(self._tensor)
+        return self._reduced(
+            tensors.torch.mean, self._tensor if exact else self._tensor.double(), dim, keepdim
+        )
 
     def max(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the largest along ``dim``; without ``dim`` of all elements, as a Python number."""
-        return self._reduced(torch.amax, self._tensor, dim, keepdim)
+        return self._reduced(tensors.torch.amax, self._tensor, dim, keepdim)
 
     def min(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the smallest along ``dim``; without ``dim`` of all elements, as a Python number."""
-        return self._reduced(torch.amin, self._tensor, dim, keepdim)
+        return self._reduced(tensors.torch.amin, self._tensor, dim, keepdim)
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
         """Return where the first largest lies along ``dim``; without ``dim`` in the flattened matrix."""
@@ -256,34 +291,34 @@ class Matrix:
         return _product(other, self) if _is_array(other) else NotImplemented
 
     def __add__(self, other: Any) -> Matrix:
-        return self._combined(torch.add, other)
+        return self._combined(tensors.torch.add, other)
 
     def __radd__(self, other: Any) -> Matrix:
-        return self._combined(torch.add, other, swapped=True)
+        return self._combined(tensors.torch.add, other, swapped=True)
 
     def __sub__(self, other: Any) -> Matrix:
-        return self._combined(torch.sub, other)
+        return self._combined(tensors.torch.sub, other)
 
     def __rsub__(self, other: Any) -> Matrix:
-        return self._combined(torch.sub, other, swapped=True)
+        return self._combined(tensors.torch.sub, other, swapped=True)
 
     def __mul__(self, other: Any) -> Matrix:
-        return self._combined(torch.mul, other)
+        return self._combined(tensors.torch.mul, other)
 
     def __rmul__(self, other: Any) -> Matrix:
-        return self._combined(torch.mul, other, swapped=True)
+        return self._combined(tensors.torch.mul, other, swapped=True)
 
     def __truediv__(self, other: Any) -> Matrix:
-        return self._combined(torch.true_divide, other)
+        return self._combined(tensors.torch.true_divide, other)
 
     def __rtruediv__(self, other: Any) -> Matrix:
-        return self._combined(torch.true_divide, other, swapped=True)
+        return self._combined(tensors.torch.true_divide, other, swapped=True)
 
     def __pow__(self, other: Any) -> Matrix:
-        return self._combined(torch.pow, other)
+        return self._combined(tensors.torch.pow, other)
 
     def __rpow__(self, other: Any) -> Matrix:
-        return self._combined(torch.pow, other, swapped=True)
+        return self._combined(tensors.torch.pow, other, swapped=True)
 
     def __neg__(self) -> Matrix:
         return self._like(-self._tensor)
@@ -292,22 +327,22 @@ class Matrix:
         return self._like(self._tensor.abs())
 
     def __eq__(self, other: object) -> Matrix:  # type: ignore[override]
-        return self._combined(torch.eq, other)
+        return self._combined(tensors.torch.eq, other)
 
     def __ne__(self, other: object) -> Matrix:  # type: ignore[override]
-        return self._combined(torch.ne, other)
+        return self._combined(tensors.torch.ne, other)
 
     def __lt__(self, other: Any) -> Matrix:
-        return self._combined(torch.lt, other)
+        return self._combined(tensors.torch.lt, other)
 
     def __le__(self, other: Any) -> Matrix:
-        return self._combined(torch.le, other)
+        return self._combined(tensors.torch.le, other)
 
     def __gt__(self, other: Any) -> Matrix:
-        return self._combined(torch.gt, other)
+        return self._combined(tensors.torch.gt, other)
 
     def __ge__(self, other: Any) -> Matrix:
-        return self._combined(torch.ge, other)
+        return self._combined(tensors.torch.ge, other)
 
     def __bool__(self) -> bool:
         return bool(self._tensor)
@@ -335,9 +370,9 @@ class Matrix:
         """Apply a function of two operands that broadcast; scalars keep the matrix's dtype as in torch."""
         other = other.item() if isinstance(other, np.generic) else other
         if isinstance(other, Number):
-            operand = torch.as_tensor(other) if swapped else other
+            operand = tensors.torch.as_tensor(other) if swapped else other
         elif _is_array(other):
-            operand = _moved_to(to_tensor(_raw(other)), self.device)
+            operand = _moved_to(tensors.to_tensor(_raw(other)), self.device)
             broadcast_shape(function.__name__, self.shape, operand.shape)
         else:
             return cast(Matrix, NotImplemented)
@@ -346,7 +381,7 @@ class Matrix:
     def _wrap_result(self, found: Any) -> Any:
         """Return NumPy's result with arrays as matrices on this one's device; numbers stay as they are."""
         if isinstance(found, np.ndarray):
-            return self._like(to_tensor(found).to(self.device))
+            return self._like(tensors.to_tensor(found).to(self.device))
         if isinstance(found, (tuple, list)):
             parts = [self._wrap_result(each) for each in found]
             return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
@@ -410,6 +445,8 @@ def _as_array(value: Any) -> Any:
 
 def _wrapped_array(matrix: Matrix) -> Any:
     """Return the tensor that a matrix wraps, or without torch its NumPy array."""
+    if matrix._array is not None:
+        return matrix._array
     return getattr(matrix._tensor, "array", matrix._tensor)  # numpy_tensors.Tensor has it, torch's has not
 
 
@@ -417,9 +454,9 @@ register_wrapper(Matrix, _wrapped_array)
 
 
 def _create(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
-    return Matrix.wrap(
-        function(shape, dtype=to_torch_dtype(dtype), device=_checked_device(torch.device(device)))
-    )
+    element_type = tensors.torch.float32 if dtype is None else tensors.to_torch_dtype(dtype)
+    place = _checked_device(tensors.torch.device(device))
+    return Matrix.wrap(function(shape, dtype=element_type, device=place))
 
 
 def _product(a: Any, b: Any) -> Matrix:
@@ -431,7 +468,7 @@ def _raw(value: Any) -> Any:
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, Matrix | torch.Tensor | np.ndarray | list)
+    return isinstance(value, Matrix | tensors.torch.Tensor | np.ndarray | list)
 
 
 def _moved_to(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -445,7 +482,7 @@ def _checked_device(device: torch.device) -> torch.device:
         if (
             found is None
             or found.type != device.type
-            or (device.index or 0) >= torch.accelerator.device_count()
+            or (device.index or 0) >= tensors.torch.accelerator.device_count()
         ):
             raise DeviceError(
                 f"[Matrix] device {str(device)!r} is not on this machine, which has {_devices()}; "
@@ -459,9 +496,9 @@ def _devices() -> str:
     return (
         "a CPU and no accelerator"
         if found is None
-        else f"{torch.accelerator.device_count()} {found.type} device(s)"
+        else f"{tensors.torch.accelerator.device_count()} {found.type} device(s)"
     )
 
 
 def _accelerator() -> torch.device:
-    return present_accelerator() or torch.device("cpu")
+    return present_accelerator() or tensors.torch.device("cpu")

@@ -84,6 +84,7 @@ class Tensor:
     def __init__(self, array: Any) -> None:
         self.array: Array = np.asarray(array)
 
+    layout = None
     shape = property(operator.attrgetter("array.shape"))
     ndim = property(operator.attrgetter("array.ndim"))
     dtype = property(operator.attrgetter("array.dtype"))

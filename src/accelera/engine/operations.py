@@ -20,7 +20,8 @@ from accelera.engine.options import Amount, OperationKeywords, OperationOptions,
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport, draws_progress, progress_observer
-from accelera.errors import BudgetExceededError
+from accelera.errors import ArgumentError, BudgetExceededError
+from accelera.extras import is_loaded
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Eviction, Objective, Plan, as_saved
@@ -59,15 +60,15 @@ class Operations(abc.ABC):
         return lazy(x)
 
     def evaluate(
-        self, expr: Expr, out: Any = None, **how: Unpack[OperationKeywords]
+        self, expr: Any, out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store | Number:
-        """Compute an expression; what is element-wise takes one pass over its operands.
+        """Compute an expression, or copy an operand; element-wise parts take one pass over their operands.
 
         Products and reductions inside it are stages of one plan, all within the budget. Returns the store
         when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
         Raises BudgetExceededError when no plan fits; nothing was allocated then.
         """
-        found: Matrix | Store | Number = self._run_expression("evaluate", expr, out, how)
+        found: Matrix | Store | Number = self._run_expression("evaluate", as_expr(expr), out, how)
         return found
 
     def plan_evaluate(
@@ -79,7 +80,9 @@ class Operations(abc.ABC):
         chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
-        return self._plan_expression("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
+        return self._plan_expression(
+            "evaluate", as_expr(expr), file_result(unwrapped(out), chunks, None), budget
+        )
 
     def _plan_expression(
         self, op: str, expr: Expr, out: Any, budget: Amount | None, objective: Objective = "time"
@@ -214,7 +217,7 @@ class Operations(abc.ABC):
         self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
-        store, target = open_operand(A), _result_target(out, how)
+        store, target = _gram_operand(A), _result_target(out, how)
         place = multiplier(self.device, store.dtype)
         try:
             found = gram(store, target, side=side, device=place, options=self._options(place, how, out))
@@ -236,7 +239,7 @@ class Operations(abc.ABC):
         chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
-        store, target = open_operand(A), file_result(unwrapped(out), chunks, None)
+        store, target = _gram_operand(A), file_result(unwrapped(out), chunks, None)
         place = multiplier(self.device, store.dtype)
         options = self._defaults().within(self._budget_of(budget, place).limit_bytes)
         return plan_gram_of(store, target, side=side, device=place, options=options)
@@ -255,13 +258,12 @@ class Operations(abc.ABC):
     def _load_libraries(self, out: Any) -> None:
         """Load the libraries that a result in ``out`` needs, before any budget is read.
 
-        They stay loaded, so their memory does not count against the budget of one operation.
+        They stay loaded, so their memory does not count against the budget of one operation. torch is not
+        loaded: a result is an array until a tensor is needed.
         """
         draws_progress(self.enable_progress)
         if isinstance(out, (str, PathLike)):
             load_format(out)
-        elif not lies_in_store(out):
-            from accelera.engine import incore as incore
 
     def _defaults(self) -> OperationOptions:
         """Return the options of a call without keywords, with no budget yet."""
@@ -315,11 +317,29 @@ class Operations(abc.ABC):
 
     def _store_or_matrix(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
         store, self.last_report = found
-        if lies_in_store(out):
-            return store
-        from accelera.engine import incore
+        return store if lies_in_store(out) else result_matrix(store, out, beside)
 
-        return incore.result(store, out, beside)
+
+def result_matrix(store: Store, out: Any, operand: Any) -> Matrix:
+    """Return a Matrix of ``out``, or of a new result beside ``operand``, without loading torch."""
+    if not is_loaded("torch"):
+        from accelera.engine.matrix import Matrix
+
+        held = store.resident() if out is None else unwrapped(out)
+        if isinstance(held, np.ndarray):
+            return Matrix.over(held)
+    from accelera.engine import incore
+
+    return incore.result(store, out, operand)
+
+
+def _gram_operand(operand: Any) -> Store:
+    if isinstance(operand, Expr):
+        raise ArgumentError(
+            "[gram] an expression is not stored; compute engine.evaluate(x.T @ x), or write x to a file: "
+            "engine.gram(engine.evaluate(x, 'x.npy'))"
+        )
+    return open_operand(operand)
 
 
 def _result_target(out: Any, how: OperationKeywords) -> Any:

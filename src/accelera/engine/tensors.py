@@ -27,6 +27,8 @@ else:
 
 BOOL: Final[Any] = getattr(torch, "bool", np.dtype(np.bool_))
 """The element type of truth values."""
+STRIDED: Final[Any] = getattr(torch, "strided", None)
+"""The layout of dense tensors."""
 SLOW_ON_CPU: Final[Set[Any]] = getattr(torch, "SLOW_ON_CPU", {torch.float16})
 """Element types whose large products the planned kernels compute faster than a direct call on the CPU."""
 NOT_ON_CPU: Final[Set[Any]] = getattr(torch, "NOT_ON_CPU", {torch.uint16, torch.uint32, torch.uint64})

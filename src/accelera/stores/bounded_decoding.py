@@ -1,8 +1,8 @@
 """Zarr arrays whose chunks are decoded within a bound: a few kilobytes can state gigabytes ("zip bombs").
 
-The codecs of an array are replaced by ones that refuse a chunk that would decode to more than its shape takes,
-before the memory is allocated. Formats that state their size (Zstandard, Blosc, LZ4) are refused by their header; streams that
-do not (gzip, zlib, bzip2, LZMA) are decoded here up to the bound.
+The codecs of an array are replaced by ones that refuse a chunk that would decode to more than its shape
+takes, before the memory is allocated. Formats that state their size (Zstandard, Blosc, LZ4) are refused by
+their header; streams that do not (gzip, zlib, bzip2, LZMA) are decoded here up to the bound.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _BoundedNumcodec:
 
 
 def decode_within(name: str, data: memoryview, limit: int, codec: Any = None) -> bytes | None:
-    """Return the decoded bytes of a stream, or None when the library may decode ``data``: it stays in the limit.
+    """Return the decoded bytes of a stream; None when the library may decode ``data`` within the limit.
 
     Raises DecodedSizeError when more than ``limit`` bytes would result.
     """

@@ -94,7 +94,7 @@ class Store(abc.ABC):
         return None
 
     def fingerprint_of(self, region: Region) -> Mapping[str, Any] | None:
-        """Return the identity of a region; a chunked store may leave out chunks that the region does not touch."""
+        """Return the identity of a region; a store may leave out chunks that the region does not touch."""
         return self.fingerprint()
 
     def sample(self) -> int | None:

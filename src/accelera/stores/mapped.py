@@ -1,6 +1,7 @@
-"""Arrays and tensors whose memory is a mapped file: read from the file, so that their pages do not become resident.
+"""Arrays and tensors whose memory is a mapped file: they are read from the file.
 
-A budget bounds private memory and mapped pages. Touching a map page by page makes the process grow by the whole file.
+A budget bounds private memory and mapped pages: a map that is touched page by page makes the process grow by
+the whole file.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ def _refuse_copies(array: np.ndarray[Any, Any], mapping: FileMapping, *, writabl
     size, path = format_bytes(array.nbytes), mapping.path
     if writable:
         raise StoreError(
-            f"[out] a copy-on-write map of {path}: {size} would be written to private memory, not to the file; "
-            "open it with mode='r+', or pass an array"
+            f"[out] a copy-on-write map of {path}: {size} would be written to private memory, not to the "
+            "file; open it with mode='r+', or pass an array"
         )
     raise StoreError(
         f"[open_store] a copy-on-write map of {path} with changed pages: its {size} would become resident "

@@ -27,7 +27,7 @@ from accelera.stores.regions import Borders, Region, whole
 from accelera.stores.sampling import sample_of_zarr
 
 _MOST_EXPANSION = 8
-"""Most bytes of a chunk file per byte of its elements: filters may widen elements before they are compressed."""
+"""Most bytes of a chunk file per byte of its elements, which filters may widen."""
 _CHUNK_OVERHEAD_BYTES = 64 << 10
 """Headers, checksums and the index of a shard."""
 METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -80,7 +80,7 @@ class ZarrStore(ChunkedStore):
         array.get_basic_selection(part, out=_buffer(out))
 
     def _require_plausible_file(self, array: Any, part: Region) -> None:
-        """Raise DecodedSizeError for a chunk file that is much larger than what it encodes: it is read whole."""
+        """Raise DecodedSizeError for a chunk file, read as a whole, that is much larger than its elements."""
         place = tuple(along.start // size for along, size in zip(part, self._granule, strict=True))
         file = self.path / str(array.metadata.encode_chunk_key(place)) if self.path else None
         limit = _MOST_EXPANSION * math.prod(self._granule) * self.dtype.itemsize + _CHUNK_OVERHEAD_BYTES
