@@ -26,8 +26,8 @@ def in_memory(operand: Any) -> torch.Tensor | None:
     if isinstance(operand, torch.Tensor):
         if operand.layout is not STRIDED:
             raise DTypeError(
-                f"[operand] a tensor of layout {operand.layout}: dense operands are needed; pass x.to_dense(), "
-                "or a sparse matrix of SciPy to matmul"
+                f"[operand] a tensor of layout {operand.layout}: dense operands are needed; pass "
+                "x.to_dense(), or a sparse matrix of SciPy to matmul"
             )
         return operand.detach() if operand.requires_grad else operand
     if isinstance(operand, list) or (

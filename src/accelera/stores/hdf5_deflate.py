@@ -13,10 +13,11 @@ import numpy as np
 from accelera.stores.bounded_decoding import DecodedSizeError, decode_within
 from accelera.stores.regions import Region
 
-_SHUFFLE: Final = 2
 _DEFLATE: Final = 1
+_SHUFFLE: Final = 2
+_FLETCHER32: Final = 3
 """Numbers of filters, as the HDF5 file format specifies them."""
-_FLETCHER32_BYTES: Final = 4
+_CHECKSUM_BYTES: Final = 4
 _OVERHEAD_BYTES: Final = 64 << 10
 
 
@@ -28,20 +29,22 @@ def read_deflated(dataset: Any, part: Region) -> np.ndarray[Any, Any] | None:
     """
     created = dataset.id.get_create_plist()
     filters = [created.get_filter(number)[0] for number in range(created.get_nfilters())]
-    if _DEFLATE not in filters or not part:
+    has_checksum = filters[-1:] == [_FLETCHER32]
+    pipeline = filters[:-1] if has_checksum else filters
+    if pipeline not in ([_DEFLATE], [_SHUFFLE, _DEFLATE]) or not part:
         return None
     origin = tuple(along.start // size * size for along, size in zip(part, dataset.chunks, strict=True))
     stored = dataset.id.get_chunk_info_by_coord(origin)
-    if stored.byte_offset is None:
+    if stored.byte_offset is None or stored.filter_mask:
         return None
     nbytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if stored.size > 2 * nbytes + _OVERHEAD_BYTES:
         raise DecodedSizeError(f"a chunk of {stored.size} bytes, where {nbytes} are decoded")
-    mask, data = dataset.id.read_direct_chunk(origin)
-    decoded = decode_within("zlib", memoryview(data), nbytes + _FLETCHER32_BYTES) if mask == 0 else None
-    if decoded is None or filters not in ([_DEFLATE], [_SHUFFLE, _DEFLATE]) or len(decoded) != nbytes:
-        return None
-    return _elements(dataset, decoded, shuffled=_SHUFFLE in filters)[_within(part, origin)]
+    data = memoryview(dataset.id.read_direct_chunk(origin)[1])
+    decoded = decode_within("zlib", data[:-_CHECKSUM_BYTES] if has_checksum else data, nbytes)
+    if decoded is None or has_checksum or len(decoded) != nbytes:
+        return None  # the library verifies checksums, and reports damage
+    return _elements(dataset, decoded, shuffled=_SHUFFLE in pipeline)[_within(part, origin)]
 
 
 def _elements(dataset: Any, decoded: bytes, *, shuffled: bool) -> np.ndarray[Any, Any]:
