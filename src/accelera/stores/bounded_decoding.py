@@ -47,7 +47,7 @@ def _bounded_pipeline(metadata: Any, store: Any) -> Any:
     if metadata.zarr_format == 3:
         codecs = tuple(map(_bounded_codec, metadata.codecs))
         return create_codec_pipeline(dataclasses.replace(metadata, codecs=codecs), store=store)
-    pipeline = create_codec_pipeline(metadata, store=store)
+    pipeline: Any = create_codec_pipeline(metadata, store=store)
     limit = math.prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize
     limit = limit * (_FILTER_GROWTH if metadata.filters else 1) + _SLACK_BYTES
     codec = dataclasses.replace(
@@ -67,8 +67,9 @@ def _bounded_codec(codec: Any) -> Any:
         return dataclasses.replace(codec, codecs=tuple(map(_bounded_codec, codec.codecs)))
     if not isinstance(codec, BytesBytesCodec):
         return codec
+    kind: Any = type(codec)
     bounded = copy.copy(codec)
-    object.__setattr__(bounded, "__class__", _bounded_class(type(codec)))
+    object.__setattr__(bounded, "__class__", _bounded_class(kind))
     return bounded
 
 

@@ -51,7 +51,8 @@ def _elements(dataset: Any, decoded: bytes, *, shuffled: bool) -> np.ndarray[Any
     flat = np.frombuffer(decoded, np.uint8)
     if shuffled:
         flat = np.ascontiguousarray(flat.reshape(dataset.dtype.itemsize, -1).T)
-    return flat.reshape(-1).view(dataset.dtype).reshape(dataset.chunks)
+    elements: np.ndarray[Any, Any] = flat.reshape(-1).view(dataset.dtype).reshape(dataset.chunks)
+    return elements
 
 
 def _within(part: Region, origin: tuple[int, ...]) -> Region:

@@ -10,7 +10,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -60,7 +60,9 @@ def open_mapped(
     if mapping is None or (root is None and is_in_memory(mapping.path.parent)):
         return None
     if mapping.is_private and (writable or _has_changed_pages(low, high)):
-        return _refuse_copies(array, mapping, writable=writable)
+        if array.nbytes > ALWAYS_FITS_BYTES:
+            _refuse_copies(array, mapping, writable=writable)
+        return None
     if writable and not (array.flags.writeable and mapping.is_writable):
         raise StoreError(f"[out] a read-only map of {mapping.path}; open it with mode='r+' to write into it")
     offset = mapping.offset + array.__array_interface__["data"][0] - mapping.low
@@ -144,10 +146,7 @@ def _has_changed_pages(low: int, high: int) -> bool:
     return len(entries) < end - first or bool((used & own).any())
 
 
-def _refuse_copies(array: np.ndarray[Any, Any], mapping: FileMapping, *, writable: bool) -> None:
-    """Return None for a small copy-on-write map, which is used as an array; else raise StoreError."""
-    if array.nbytes <= ALWAYS_FITS_BYTES:
-        return
+def _refuse_copies(array: np.ndarray[Any, Any], mapping: FileMapping, *, writable: bool) -> NoReturn:
     size, path = format_bytes(array.nbytes), mapping.path
     if writable:
         raise StoreError(
