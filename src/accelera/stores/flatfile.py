@@ -313,8 +313,8 @@ def _cannot_open(path: Path, error: OSError) -> StoreError:
         return StoreError(f"[open_store] no file {path}{_similar(path)}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(
-            f"[open_store] {path} cannot be opened: the limit on open files is reached; raise it (ulimit -n), "
-            "or pass fewer files"
+            f"[open_store] {path} cannot be opened: the limit on open files is reached; raise it with "
+            "ulimit -n, or pass fewer files"
         )
     return StoreError(f"[open_store] {path} cannot be opened: {error.strerror}; check its permissions")
 
