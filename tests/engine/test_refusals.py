@@ -217,3 +217,39 @@ def test_joined_maps_are_read_from_their_files(tmp_path: Path) -> None:
     assert ENGINE.sum(concatenate([open_store(tensor), open_store(tensor)])) == 640_800
     ENGINE.copy(np.full((800, 400), 7, "f4"), out=tensor)
     assert float(tensor.sum()) == 7 * 320_000
+
+
+ROWS = np.arange(30.0).reshape(6, 5)
+UNSUPPORTED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "mask": (lambda x: x[np.ones((6, 5), bool)], r"np\.where"),
+    "list": (lambda x: x[[1, 2]], "concatenate"),
+    "array": (lambda x: x[np.array([1, 2])], "concatenate"),
+    "reshape": (lambda x: np.reshape(x, (5, 6)), r"engine\.evaluate"),
+    "einsum": (lambda x: np.einsum("ij->i", x), r"engine\.evaluate"),
+    "median": (np.median, r"engine\.evaluate"),
+    "sort": (np.sort, r"engine\.evaluate"),
+    "product": (lambda x: x @ x, r"A @ B\.T fits"),
+    "vectors": (lambda x: x.T @ x.T, r"A @ B\.T fits"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_call_of_an_expression_names_a_way(name: str) -> None:
+    call, remedy = UNSUPPORTED[name]
+    with pytest.raises(AcceleraError, match=remedy):
+        call(ENGINE.array(ROWS))
+
+
+@pytest.mark.parametrize("name", ["reshape", "ravel", "flatten", "sort", "tolist"])
+def test_missing_method_of_an_expression_names_a_way(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"engine\.evaluate"):
+        getattr(ENGINE.array(ROWS), name)
+    assert not hasattr(ENGINE.array(ROWS), "no_such_method")
+
+
+def test_archive_and_group_names_are_refused_with_a_way(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=ROWS)
+    with pytest.raises(AcceleraError, match=r"np\.load"):
+        ENGINE.sum(tmp_path / "x.npz")
+    with pytest.raises(AcceleraError, match=r"g\.zarr/new\.zarr"):
+        ENGINE.copy(ROWS, out=f"{tmp_path}/g.zarr::new")

@@ -180,7 +180,21 @@ class Expr(abc.ABC):
         self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         ours = _FUNCTIONS.get(function)
-        return NotImplemented if ours is None else ours(*args, **kwargs)
+        if ours is not None:
+            return ours(*args, **kwargs)
+        if not all(issubclass(each, Expr | np.ndarray) for each in types):
+            return NotImplemented
+        name = function.__name__
+        raise DTypeError(
+            f"[{name}] the engine does not compute numpy.{name} of an expression; apply it to the values, "
+            "np.asarray(engine.evaluate(x))"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        hint = ""
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            hint = f"; apply it to the values: np.asarray(engine.evaluate(x)).{name}"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     # Element by element
 

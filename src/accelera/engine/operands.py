@@ -182,6 +182,7 @@ def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(
             f"[matmul] shapes {a} and {b} do not fit: the last axis of A has {a[-1]}, the "
             f"{'second to last' if len(b) > 1 else 'only'} axis of B has {inner_b}; they must be equal"
+            f"{_transposed_hint(a, b)}"
         )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -191,6 +192,12 @@ def matmul_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
             f"each pair must be equal or 1"
         ) from None
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _transposed_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    if len(b) > 1 and a[-1] == b[-1]:
+        return ". A @ B.T fits"
+    return ". A.T @ B fits" if len(a) > 1 and len(b) > 1 and a[-2] == b[-2] else ""
 
 
 def as_matrices(a: Store, b: Store) -> tuple[Store, Store]:

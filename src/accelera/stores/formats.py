@@ -105,9 +105,10 @@ def _refuse(op: str, path: Path, given: Source | Target, fields: tuple[str, ...]
     for field in fields:
         value, default = getattr(given, field), type(given).__dataclass_fields__[field].default
         if value != default:
-            raise StoreFormatError(
-                f"[{op}] {path}: {field}={value!r} means nothing to this format; leave it out"
-            )
+            remedy = "leave it out"
+            if field == "key" and path.suffix.lower() == ".zarr":
+                remedy = f"write to a folder in the group: out='{path}/{value}.zarr'"
+            raise StoreFormatError(f"[{op}] {path}: {field}={value!r} means nothing to this format; {remedy}")
 
 
 def register_format(suffix: str, module: str) -> None:
@@ -137,6 +138,11 @@ def format_of(path: Path) -> Any:
     Raises UnknownNameError naming the known suffixes.
     """
     suffix = ".zarr" if path.is_dir() else path.suffix.lower()
+    if suffix == ".npz":
+        raise StoreFormatError(
+            f"[file format] {path} is an archive of arrays; save one of them: np.save('x.npy', "
+            f"np.load({str(path)!r})['name'])"
+        )
     if suffix not in _MODULES:
         raise UnknownNameError.among("file format", suffix or path.name, _MODULES)
     return importlib.import_module(_MODULES[suffix])

@@ -175,6 +175,12 @@ def _whole_numbers(op: str, given: Sequence[int]) -> tuple[int, ...]:
 
 
 def _whole_number(item: Any) -> int:
-    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
-        raise IndexingError(f"[view] key {item!r}: a store takes integers, slices, '...' and None")
-    return operator.index(item)
+    try:
+        if isinstance(item, (bool, np.bool_)):
+            raise TypeError("a truth value")
+        return operator.index(item)
+    except TypeError as error:
+        raise IndexingError(
+            f"[view] key {item!r:.80}: integers, slices, '...' and None select elements; for a mask use "
+            "np.where(mask, x, 0), for a list of rows accelera.concatenate([x[i : i + 1] for i in rows])"
+        ) from error
