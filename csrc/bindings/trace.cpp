@@ -2,6 +2,7 @@
 
 #include "bindings/policy.h"
 #include "trace/miss_curve.h"
+#include "trace/pickle_scan.h"
 #include "trace/stack_distance.h"
 
 using namespace nanobind::literals;
@@ -39,6 +40,12 @@ nb::tuple miss_curve(const Column<policy::Id>& buffers, const Column<int64_t>& n
                           to_numpy(std::move(curve.hit_bytes)));
 }
 
+int64_t find_oversized_opcode(const nb::bytes& data) {
+    const std::string_view bytes(data.c_str(), data.size());
+    const nb::gil_scoped_release released;
+    return trace::find_oversized_opcode(bytes);
+}
+
 }  // namespace
 }  // namespace accelera
 
@@ -48,6 +55,10 @@ void init_trace(nanobind::module_& module) {
                "distances"_a.noconvert(), "distances_bytes"_a.noconvert(), "needed_bytes"_a.noconvert(),
                "Fill the last three, one entry per access: distinct other buffers since the last use, their\n"
                "bytes, and the least LRU capacity that has the buffer; -1 where there is none.");
+    module.def(
+        "find_oversized_opcode", &find_oversized_opcode, "data"_a,
+        "Return the position of the first opcode of a pickle that would take memory out of proportion\n"
+        "to the file; -1 without any.");
     module.def("miss_curve", &miss_curve, "buffers"_a, "needed_bytes"_a, "sizes"_a,
                "Return capacities, ascending, and the hits and hit bytes that each gives, summed up.");
 }

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from accelera import advise
 from accelera.cli import app
 from accelera.engine import MatrixEngine, MemoryEfficientEngine
-from accelera.errors import UnknownNameError
+from accelera.errors import AcceleraError, UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.policy import POLICIES
 from accelera.simulator import Advice, simulate
@@ -291,3 +291,38 @@ def test_without_times_it_says_that_a_machine_must_be_named() -> None:
     timeless = Trace.from_arrays([0, 1, 2] * 5, MIB, flops=[1e9] * 15)
     assert any("name a hierarchy" in word for word in advise(timeless, "2MiB").words)
     assert not any("name a hierarchy" in word for word in advise(timeless, "2MiB", "gpu-24gb").words)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '"text"', '{"ranking": 3}', "null", "1e999", "[" * 10**5]
+)
+def test_advice_from_other_text_is_refused(text: str) -> None:
+    with pytest.raises(AcceleraError, match=r"to_json"):
+        Advice.from_json(text)
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_advice_with_a_changed_value_is_refused_or_complete(data: st.DataObject) -> None:
+    values = json.loads(ADVICE.to_json())
+    holder = data.draw(st.sampled_from(containers(values)))
+    keys = sorted(holder) if isinstance(holder, dict) else list(range(len(holder)))
+    key = data.draw(st.sampled_from(keys))
+    holder[key] = data.draw(st.sampled_from([None, "two", -1, 1.5, [], {}, [[]], True]))
+    try:
+        advice = Advice.from_dict(values)
+    except AcceleraError:
+        return
+    advice.table()
+    assert Advice.from_json(advice.to_json()) == advice
+
+
+def containers(value: Any) -> list[Any]:
+    """Return the non-empty objects and lists in a JSON value."""
+    if not isinstance(value, (dict, list)) or not value:
+        return []
+    inner = value.values() if isinstance(value, dict) else value
+    return [value, *(each for part in inner for each in containers(part))]
+
+
+ADVICE = advise(loop(6, 4), 3 * MIB)

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
-from accelera.errors import DTypeError, StoreError, StoreFormatError
-from accelera.tensora import functional, optim, random
+from accelera.errors import AcceleraError, DTypeError, StoreError, StoreFormatError
+from accelera.tensora import functional, nn, optim, random
 from accelera.tensora.serialization import (
     load_checkpoint,
     load_file,
@@ -522,9 +522,9 @@ def test_a_checkpoint_of_another_model_changes_nothing(checkpoint: tuple[Path, T
         wider = {"optimizer": optim.Adam(Net(0, width=9).parameters())}
         with pytest.raises(ValueError, match="shape"):
             load_checkpoint(path, **{name: parts[name] for name in parts if name != "optimizer"}, **wider)
-        with pytest.raises(ValueError, match="was no generator"):
+        with pytest.raises(ValueError, match="was of class Halving"):
             load_checkpoint(path, **{**parts, "scheduler": random.Generator(0)})
-        with pytest.raises(ValueError, match="was a generator"):
+        with pytest.raises(ValueError, match="was of class Generator"):
             load_checkpoint(path, **{**parts, "generator": other.scheduler})
 
 
@@ -624,3 +624,50 @@ def test_killed_writers_leave_a_whole_checkpoint_and_nothing_else(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert int(last) > 0
     assert names == "['c.safetensors']\n"
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda params: optim.SGD(params, lr=0.01, momentum=0.9),
+    "plain SGD": lambda params: optim.SGD(params, lr=0.01),
+    "Adam": lambda params: optim.Adam(params, lr=0.01),
+    "AMSGrad": lambda params: optim.Adam(params, lr=0.01, amsgrad=True),
+    "AdamW": lambda params: optim.AdamW(params, lr=0.01),
+    "Adagrad": lambda params: optim.Adagrad(params, lr=0.01),
+    "Adadelta": lambda params: optim.Adadelta(params, lr=0.01),
+    "Adamax": lambda params: optim.Adamax(params, lr=0.01),
+    "NAdam": lambda params: optim.NAdam(params, lr=0.01),
+    "RAdam": lambda params: optim.RAdam(params, lr=0.01),
+    "RMSprop": lambda params: optim.RMSprop(params, lr=0.01),
+    "centered RMSprop": lambda params: optim.RMSprop(params, lr=0.01, centered=True, momentum=0.9),
+    "Rprop": lambda params: optim.Rprop(params, lr=0.01),
+    "ASGD": lambda params: optim.ASGD(params, lr=0.01),
+}
+
+
+def stepped(kind: str) -> tuple[Any, Any]:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    one_step(model, optimizer)
+    return model, optimizer
+
+
+def one_step(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    (model(ts.ones((4, 3))) ** 2).mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("saved", OPTIMIZERS)
+def test_checkpoint_of_another_optimizer_is_refused(saved: str, tmp_path: Path) -> None:
+    model, optimizer = stepped(saved)
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(path, model=model, optimizer=optimizer)
+    for kind in OPTIMIZERS:
+        model, optimizer = stepped(kind)
+        before = repr((optimizer.state_dict(), model.state_dict()))
+        try:
+            load_checkpoint(path, model=model, optimizer=optimizer)
+        except AcceleraError:
+            assert kind != saved
+            assert repr((optimizer.state_dict(), model.state_dict())) == before
+        one_step(model, optimizer)

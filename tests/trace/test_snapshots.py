@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import pickletools
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies
 
 from accelera import TraceFormatError
+from accelera._native import find_oversized_opcode
 from accelera.trace import Kind, Occupancy, read_trace
 
 FRAMES = [{"name": "forward", "filename": "model.py", "line": 7}]
@@ -157,3 +161,35 @@ def test_a_container_that_holds_itself_over_and_over_is_refused_at_once(tmp_path
     path.write_bytes(pickle.dumps({"device_traces": [nested]}))
     with pytest.raises(TraceFormatError, match="not an object"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("place", [300, 2**20, 2**26, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("form", ["LONG_BINPUT", "PUT", "BYTEARRAY8", "BINUNICODE8", "BINBYTES"])
+def test_snapshot_of_few_bytes_needs_little_memory(tmp_path: Path, place: int, form: str) -> None:
+    codes = {
+        "LONG_BINPUT": b"}r" + place.to_bytes(4, "little"),
+        "PUT": b"}p%d\n" % place,
+        "BYTEARRAY8": b"\x96" + place.to_bytes(8, "little"),
+        "BINUNICODE8": b"\x8d" + place.to_bytes(8, "little"),
+        "BINBYTES": b"B" + place.to_bytes(4, "little"),
+    }
+    path = tmp_path / "memory.pickle"
+    path.write_bytes(b"\x80\x05" + codes[form] + b".")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TraceFormatError, match="memory than the file"):
+        read_trace(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 << 10
+
+
+SCALARS = strategies.none() | strategies.integers() | strategies.floats() | strategies.text()
+VALUES = strategies.recursive(
+    SCALARS | strategies.binary(),
+    lambda inner: strategies.lists(inner) | strategies.dictionaries(strategies.text(), inner),
+)
+
+
+@given(VALUES, strategies.integers(0, pickle.HIGHEST_PROTOCOL))
+def test_sound_pickles_pass_the_scan(value: object, protocol: int) -> None:
+    data = pickle.dumps([value, value], protocol)
+    assert find_oversized_opcode(data) == -1
+    assert find_oversized_opcode(pickletools.optimize(data)) == -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -107,10 +108,29 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _take_whole_numbers(cls, given: Any) -> Any:
-        """Take 2.0 for 2, which are the same number in JSON."""
+        """Take 2.0 for 2, which are the same number in JSON; refuse values that JSON cannot carry back."""
+        _require_portable(given)
         if isinstance(given, dict):
             return {name: _whole(value) for name, value in given.items()}
         return given
+
+
+def _require_portable(value: Any) -> None:
+    """Raise ValueError for a number or text that no reply can contain: infinite, or not valid Unicode."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            _require_portable(name)
+            _require_portable(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            _require_portable(entry)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is infinite or not a number; give finite numbers")
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("a text has a lone surrogate, which is no character; leave it out") from error
 
 
 def _whole(value: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
+from accelera.errors import ArgumentError
 from accelera.units import format_bytes
 
 
@@ -237,14 +238,21 @@ class Advice:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Advice:
-        """Return what ``to_dict`` was called on."""
+        """Return the advice that ``to_dict`` turned into ``values``.
+
+        Raises ArgumentError for values of other names or types.
+        """
         many = {"ranking": Ranked, "depths": Depth, "resident": Resident}
-        parts: dict[str, Any] = {
-            name: tuple(kind(**each) for each in values[name]) for name, kind in many.items()
-        }
-        return cls(
-            **{**values, **parts, "offload": Offload(**values["offload"]), "words": tuple(values["words"])}
-        )
+        try:
+            parts: dict[str, Any] = {
+                name: tuple(_record(kind, each) for each in values[name]) for name, kind in many.items()
+            }
+            parts |= {"offload": _record(Offload, values["offload"]), "words": tuple(values["words"])}
+            return _record(cls, {**values, **parts})
+        except (AttributeError, LookupError, TypeError) as error:
+            raise ArgumentError(
+                f"[Advice] damaged advice: {error!r:.200}; pass the text that Advice.to_json returned"
+            ) from error
 
     def to_json(self) -> str:
         """Return everything as JSON text."""
@@ -252,5 +260,36 @@ class Advice:
 
     @classmethod
     def from_json(cls, text: str) -> Advice:
-        """Return what ``to_json`` was called on."""
-        return cls.from_dict(json.loads(text))
+        """Return the advice that ``to_json`` turned into ``text``; raises ArgumentError for other text."""
+        try:
+            values = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ArgumentError(
+                f"[Advice] no JSON: {error!s:.200}; pass the text that Advice.to_json returned"
+            ) from error
+        return cls.from_dict(values)
+
+
+_JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "tuple[str, ...]": (tuple,),
+}
+"""Types of the values of a field by its annotation."""
+_Record = TypeVar("_Record")
+
+
+def _record(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
+    """Return a dataclass of values; raises TypeError for a field of another name or type."""
+    record = kind(**values)
+    for field in fields(kind):  # type: ignore[arg-type]
+        value, types = values[field.name], _JSON_TYPES.get(str(field.type))
+        if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+            raise TypeError(f"{field.name}={value!r:.80} is no {field.type}")
+        if field.type == "tuple[str, ...]" and not all(isinstance(part, str) for part in value):
+            raise TypeError(f"{field.name} has parts that are no text")
+    return record

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accelera.errors import StoreFormatError
+from accelera.errors import ArgumentError, StoreFormatError
 from accelera.tensora.core import Tensor
 from accelera.tensora.random import Generator
 from accelera.tensora.serialization.files import (
@@ -68,7 +68,8 @@ def save_checkpoint(
     """
     packer = _Packer()
     trees = {name: packer.packed_part(name, part) for name, part in parts.items()}
-    state = {"parts": trees, "extra": packer.packed(extra or {}, "extra")}
+    kinds = {name: type(part).__name__ for name, part in parts.items() if not _is_module(part)}
+    state = {"parts": trees, "kinds": kinds, "extra": packer.packed(extra or {}, "extra")}
     tensors = in_file_order(packer.tensors)
     text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
     # The checksum is the first of the metadata, so the first place where its zeros are found.
@@ -108,21 +109,25 @@ def load_checkpoint(path: str | os.PathLike[str], **parts: Any) -> dict[str, Any
     ------
     StoreError
         If the file cannot be read; StoreFormatError if it is damaged, or no checkpoint.
-    ValueError
-        If the file has no such part, or a part has tensors of other names or shapes.
+    ArgumentError
+        If the file has no such part, or a part is of another class, or has tensors of other names or shapes.
 
     """
     file = TensorFile(path, writable=True)
-    saved, extra = _verified_state(file)
+    saved, kinds, extra = _verified_state(file)
     absent = sorted(parts.keys() - saved.keys())
     if absent:
-        raise ValueError(
+        raise ArgumentError(
             f"[load_checkpoint] {path} has no part {', '.join(absent)}; it has {', '.join(saved)}"
         )
     trees = {name: saved[name] for name in parts}
-    faults = [fault for name, part in parts.items() for fault in _mismatches(name, part, trees[name])]
+    faults = [
+        fault
+        for name, part in parts.items()
+        for fault in _mismatches(name, part, trees[name], kinds.get(name))
+    ]
     if faults:
-        raise ValueError(f"[load_checkpoint] {path} is of another training: {'; '.join(faults[:20])}")
+        raise ArgumentError(f"[load_checkpoint] {path} is of another training: {'; '.join(faults[:20])}")
     _restore({name: (part, trees[name]) for name, part in parts.items()})
     return extra
 
@@ -130,8 +135,8 @@ def load_checkpoint(path: str | os.PathLike[str], **parts: Any) -> dict[str, Any
 # --- the file ---------------------------------------------------------------------------------------------
 
 
-def _verified_state(file: TensorFile) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parts and `extra` of a checkpoint, after checking version and checksum."""
+def _verified_state(file: TensorFile) -> tuple[dict[str, Any], dict[str, str], dict[str, Any]]:
+    """Return the parts, their classes and `extra` of a checkpoint, after checking version and checksum."""
     version, checksum = file.metadata.get(_MARK), file.metadata.get("checksum", "")
     if version is None:
         raise StoreFormatError(
@@ -150,7 +155,7 @@ def _verified_state(file: TensorFile) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         state = json.loads(file.metadata["state"])
         parts = {name: _unpacked(tree, file) for name, tree in state["parts"].items()}
-        return parts, dict(_unpacked(state["extra"], file))
+        return parts, dict(state.get("kinds", {})), dict(_unpacked(state["extra"], file))
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise StoreFormatError(
             f"[load_checkpoint] {file.path} was not written by save_checkpoint: {error!r:.200}"
@@ -251,8 +256,10 @@ _KINDS: dict[str, Callable[[Any, TensorFile], Any]] = {
 # --- restoring --------------------------------------------------------------------------------------------
 
 
-def _mismatches(name: str, part: Any, tree: Any) -> list[str]:
-    """Return messages about each reason why a part cannot load a state."""
+def _mismatches(name: str, part: Any, tree: Any, kind: str | None) -> list[str]:
+    """Return messages about each reason why a part cannot load a state of class `kind` (None: unknown)."""
+    if kind not in (None, type(part).__name__) and not _is_module(part):
+        return [f"{name} was of class {kind}, and is of {type(part).__name__}"]
     state = _state_of(name, part)
     if isinstance(part, Generator):
         sound = isinstance(tree, tuple) and len(tree) == 2
@@ -260,7 +267,7 @@ def _mismatches(name: str, part: Any, tree: Any) -> list[str]:
     if not isinstance(tree, Mapping):
         return [f"{name} was a generator"]
     if not _is_module(part):
-        return []
+        return _optimizer_mismatches(name, part, tree) if hasattr(part, "param_groups") else []
     faults = [f"{name} has {each!r}, the file has not" for each in state if each not in tree]
     faults += [f"the file has {each!r} of {name}, which has not" for each in tree if each not in state]
     given = {each: tensor for each, tensor in tree.items() if each in state}
@@ -268,6 +275,52 @@ def _mismatches(name: str, part: Any, tree: Any) -> list[str]:
     if others:
         return [*faults, f"{name} was no module"]
     return faults + [f"{fault} in {name}" for fault in misfits(state, given)]
+
+
+def _optimizer_mismatches(name: str, part: Any, tree: Mapping[Any, Any]) -> list[str]:
+    """Return messages about each reason why an optimizer cannot load a state."""
+    groups, states, own = tree.get("param_groups"), tree.get("state"), part.param_groups
+    if not isinstance(groups, list) or not isinstance(states, Mapping):
+        return [f"{name} was no optimizer"]
+    if not all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups):
+        return [f"the groups of {name} are damaged"]
+    saved_sizes, sizes = ([len(group["params"]) for group in each] for each in (groups, own))
+    if saved_sizes != sizes:
+        return [f"{name} had groups of {saved_sizes} parameters, and has groups of {sizes}"]
+    faults = [
+        f"option {option!r} of {name} is {value!r:.40}"
+        for group, mine in zip(groups, own, strict=True)
+        for option, value in group.items()
+        if option != "params" and not (option in mine and _is_alike(value, mine[option]))
+    ]
+    return faults + _state_mismatches(name, part, states)
+
+
+def _state_mismatches(name: str, part: Any, states: Mapping[Any, Any]) -> list[str]:
+    """Return messages about states whose names and kinds are not those of the optimizer's own states."""
+    if not all(isinstance(state, Mapping) for state in states.values()):
+        return [f"the states of {name} are damaged"]
+    own = next(iter(part.state.values()), None)
+    first = next(iter(states.values()), {}) if own is None else own
+    kinds = {key: _kind_of(value) for key, value in first.items()}
+    wrong = [
+        f"the state of parameter {number} of {name} has {', '.join(map(str, state))}"
+        for number, state in states.items()
+        if {key: _kind_of(value) for key, value in state.items()} != kinds
+    ]
+    return wrong[:1]
+
+
+def _is_alike(value: Any, other: Any) -> bool:
+    """Return whether an option may have both values: of one kind, or unset."""
+    return value is None or other is None or _kind_of(value) == _kind_of(other)
+
+
+def _kind_of(value: Any) -> str:
+    """Return the kind of a value; integers, floats and booleans are one, as options may be given as any."""
+    if isinstance(value, Tensor):
+        return "tensor"
+    return "number" if isinstance(value, (int, float)) else type(value).__name__
 
 
 def _restore(parts: dict[str, tuple[Any, Any]]) -> None:

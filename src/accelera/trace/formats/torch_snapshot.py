@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelera._native import find_oversized_opcode
 from accelera.errors import TraceFormatError
 from accelera.trace.access import Kind
 from accelera.trace.columns import BadCell, shown
@@ -69,7 +70,7 @@ def read(path: Path) -> Trace:
 def _contents(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         is_json = file.read(1) == b"{"
-    found = document_of(path) if is_json else _unpickled(path, io.BytesIO(path.read_bytes()))
+    found = document_of(path) if is_json else _unpickled(path, path.read_bytes())
     if not isinstance(found, dict) or not isinstance(found.get("device_traces"), list):
         raise TraceFormatError(
             f"[read_trace] {path} is no memory snapshot: it has no list of device_traces; record one with "
@@ -78,7 +79,14 @@ def _contents(path: Path) -> dict[str, Any]:
     return found
 
 
-def _unpickled(path: Path, file: io.BytesIO) -> Any:
+def _unpickled(path: Path, data: bytes) -> Any:
+    position = find_oversized_opcode(data)
+    if position >= 0:
+        raise TraceFormatError(
+            f"[read_trace] {path} is damaged or malicious: the opcode at byte {position} would take more "
+            "memory than the file describes; record the snapshot again"
+        )
+    file = io.BytesIO(data)
     try:
         return _ContainersOnly(file).load()
     except Exception as error:
