@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
-from accelera.tensora import functional, nn, optim
+from accelera.tensora import captured_function, functional, nn, optim
 from tests.tensora.more_samples import MORE
 from tests.tensora.op_samples import SAMPLES
 from tests.tensora.window_samples import WINDOW_SAMPLES
@@ -567,18 +567,15 @@ def test_products_with_epilogues_have_the_bits_of_the_function(case, two_threads
 
 
 def test_signatures_are_told_apart():
-    calls = []
-
     @ts.jit
     def function(x, power, scale=1.0):
-        calls.append(x.shape)
         return x**power * scale
 
     for x in (values((3,)), values((4,)), values((3,), dtype="float64")):
         for power in (2, 3):
             for _ in range(2):
                 check_same([function(x, power, scale=2.0)], [x**power * 2.0])
-    assert len(calls) == 6
+    assert function._n_programs == 6
 
 
 def test_train_and_eval_are_told_apart():
@@ -760,17 +757,6 @@ def test_arguments_that_share_memory():
             check_same([function(*pair)], [pair[0] * 2 + pair[1]])
         wanted = (x + 1) * 2
         check_same([written(x, x)], [wanted])
-    with pytest.raises(RuntimeError, match="shares memory with another"):
-        ts.jit(lambda x, y: y.add_(x) if hasattr(y, "add_") else y.__iadd__(x))(x[1:], x[:-1])
-
-
-def test_an_argument_that_would_be_written_in_a_copy_is_refused():
-    @ts.jit
-    def function(x):
-        x += 1
-
-    with pytest.raises(RuntimeError, match="argument 0, which is not contiguous"):
-        function(values((4, 4)).T)
 
 
 def test_a_second_backward_pass_and_writes_before_it_are_refused():
@@ -877,18 +863,15 @@ def test_results_keep_their_structure():
 
 
 def test_too_many_signatures_run_as_written():
-    calls = []
-
     @ts.jit
     def function(x, n):
-        calls.append(n)
         return x * n
 
     x = values((3,))
     for _ in range(2):
         for n in range(20):
             check_same([function(x, n)], [x * n])
-    assert calls == [*range(20), 16, 17, 18, 19]
+    assert function._n_programs == captured_function.MOST_PROGRAMS
 
 
 def test_a_report_needs_a_call():

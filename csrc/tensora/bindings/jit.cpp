@@ -8,6 +8,7 @@
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
+#include "tensora/jit/arguments.h"
 #include "tensora/jit/capture.h"
 #include "tensora/jit/element_kernel.h"
 #include "tensora/jit/tile_kernel.h"
@@ -46,14 +47,13 @@ std::vector<T> leaves_of(const std::vector<T>& outputs) {
     return leaves;
 }
 
-std::vector<int32_t> written_arguments(const CapturedProgram& program) {
-    std::set<int32_t> written;
-    for (const CapturedStep& step : program.steps)
-        for (const CapturedOperand& output : step.outputs) {
-            const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
-            if (buffer.kind == CapturedBuffer::Kind::argument) written.insert(buffer.argument);
-        }
-    return {written.begin(), written.end()};
+/// How many operations that lead to these tensors read each leaf.
+std::vector<int64_t> uses_of(const std::vector<T>& outputs, const std::vector<T>& leaves) {
+    std::vector<int64_t> uses(leaves.size());
+    for (const Ref<Node>& node : graph_of(outputs))
+        for (const Edge& edge : node->edges)
+            for (size_t i = 0; edge.leaf && i < leaves.size(); ++i) uses[i] += edge.leaf == leaves[i];
+    return uses;
 }
 
 nb::dict params_of(const Params& params) {
@@ -208,6 +208,7 @@ void bind_jit(nb::module_& module) {
     bind_kernels(module);
     module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
     module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
+    module.def("uses_of", uses_of, "How many operations that lead to the outputs read each leaf.");
     module.def(
         "peek",
         [](const T& x) {
@@ -229,13 +230,23 @@ void bind_jit(nb::module_& module) {
         "Elements of the memory that a tensor lies in, in a row.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
     module.def(
-        "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
+        "signature_of",
+        [](const std::vector<T>& arguments) -> nb::object {
+            const auto signature = signature_of(arguments);
+            if (!signature) return nb::none();
+            return nb::bytes(signature->data(), signature->size());
+        },
+        "Key of the arguments of a captured function, or None if no captured program can express it.");
+    module.def("any_overlap", any_overlap,
+               "Whether a tensor or its gradient may have an element in common with an argument.");
+    module.def(
+        "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting || anomaly(); },
         "Whether a captured program must not take an operation's place now.");
     nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
         .def("simplify", simplify)
         .def("fuse", fuse)
         .def("place", place_buffers)
-        .def("written_arguments", written_arguments)
+        .def("reads_hold", &CapturedProgram::reads_hold)
         .def("steps", steps_of)
         .def("buffers", buffers_of)
         .def("parts", parts_of)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from accelera.tensora.core import native
 from accelera.tensora.python_calls import current
+from accelera.tensora.state_guard import StateGuard
 from accelera.tensora.tensor_tree import count, flatten, rebuild, structure_of
 
 
@@ -23,9 +25,12 @@ class FunctionTrace:
         self._capture.end_part()
         self._capture.pause()
         current.trace = None
+        observer = sys.getprofile()
+        sys.setprofile(None)
         try:
             result = call()
         finally:
+            sys.setprofile(observer)
             current.trace = self
             self._capture.resume()
         self.calls.append((name, call))
@@ -79,6 +84,10 @@ class GradientPart:
         self.leaves: list[Any] = native.leaves_of(self.outputs)
         self.reached: list[int] = []
         """Indices of the leaves that a gradient reaches."""
+        self.summed: list[int] = []
+        """Indices of the leaves whose gradient has several terms."""
+        self.sources: list[Any] = []
+        """For each leaf the index of the argument that it is, or else the leaf itself."""
 
     @classmethod
     def of(cls, results: list[Any]) -> GradientPart | None:
@@ -90,16 +99,38 @@ class GradientPart:
         """Capture the backward pass too; return the gradients of the leaves that it reaches."""
         capture.pause()
         given = [native.full(each.shape, 1, each.dtype, each.device) for each in self.outputs]
+        # A leaf with several uses gets their gradients one by one, after those from outside of the function.
+        self.summed = [i for i, n in enumerate(native.uses_of(self.outputs, self.leaves)) if n > 1]
+        sums = [empty_sum(self.leaves[i]) for i in self.summed]
         capture.resume()
-        capture.add_arguments(given)
-        found = self.flow(given)
+        capture.add_arguments([*given, *sums])
+        all_sums: list[Any] = [None] * len(self.leaves)
+        for i, each in zip(self.summed, sums, strict=True):
+            all_sums[i] = each
+        found = self.flow(given, all_sums)
         self.reached = [i for i, each in enumerate(found) if each is not None]
         return [found[i] for i in self.reached]
 
-    def flow(self, given: list[Any]) -> list[Any]:
-        """Run the backward pass of the captured call's graph; return each leaf's gradient, or None."""
-        found: list[Any] = native.backward(self.outputs, given, self.leaves, True, False, False, True)
-        return found
+    def flow(self, given: list[Any], sums: list[Any]) -> tuple[Any, ...]:
+        """Run the backward pass of the captured call's graph.
+
+        Parameters
+        ----------
+        given
+            Gradients of the outputs, or None.
+        sums
+            Sums of the gradients that the leaves have so far, or None.
+
+        Returns
+        -------
+        tuple
+            The sums with the gradients of this graph, or None.
+
+        """
+        starts = [*zip(self.outputs, given, strict=True), *zip(self.leaves, sums, strict=True)]
+        starts = [(tensor, grad.detach()) for tensor, grad in starts if grad is not None]
+        tensors, grads = map(list, zip(*starts, strict=True))
+        return tuple(native.backward(tensors, grads, self.leaves, True, False, False, True))
 
 
 class ReplayedProgram:
@@ -111,28 +142,34 @@ class ReplayedProgram:
         trace: FunctionTrace,
         returned: Any,
         gradients: GradientPart | None,
-        *,
-        graphs: bool,
+        guard: StateGuard,
     ) -> None:
         self.captured = captured
+        self.guard = guard
         self.calls = trace.calls
         self._generators = trace.generators
         self._structure = structure_of(returned)
         self._n_results = count(returned)
         self._wanted = gradients.wanted if gradients else []
         self._reached = gradients.reached if gradients else []
-        self._n_leaves = len(gradients.leaves) if gradients else 0
-        self.first = native.Replay(captured, graphs)
+        self._summed = gradients.summed if gradients else []
+        self.leaves: list[Any] = gradients.sources if gradients else []
+        """Leaves that receive gradients; an argument is given by its index."""
+        self.operations = 0
+
+    def prepare(self, *, graphs: bool) -> None:
+        """Prepare the replays, after the passes over the captured program."""
+        self.first = native.Replay(self.captured, graphs)
         """The replay that calls prefer; further ones, for concurrent calls, do without CUDA graphs."""
         self._idle = IdleReplays(self.first)
-        self.operations = 0
-        self.leaves: list[Any] = []
-        """Leaves that receive gradients; an argument is given by its index."""
+
+    def changed_reads(self) -> list[str]:
+        """Return a name for elements that the function both reads in Python and changes, if there are any."""
+        return [] if self.captured.reads_hold() else ["elements of a tensor that Python reads"]
 
     def fits(self, arguments: list[Any]) -> bool:
-        """Return whether outside tensors and gradients of leaves still match the captured ones."""
-        fits: bool = self.first.fits(arguments)
-        return fits
+        """Return whether state, outside tensors and gradients are as they were at the capture."""
+        return self.guard.changed() is None and bool(self.first.fits(arguments))
 
     def __call__(self, arguments: list[Any], leaves: list[Any]) -> Any:
         """Replay the program; return the function's results, attached to the autograd graph of the leaves."""
@@ -152,24 +189,30 @@ class ReplayedProgram:
             del call_over
             return rebuild(self._structure, iter(results))
 
-        def backward(*grads: Any) -> tuple[Any, ...]:
-            return self._backward(call_over, grads, results)
+        def backward(grads: list[Any], sums: list[Any]) -> tuple[Any, ...]:
+            return self._backward(call_over, leaves, grads, sums, results)
 
         return rebuild(self._structure, iter(attached(results, self._wanted, leaves, backward)))
 
-    def _backward(self, call: OpenCall, grads: Any, results: list[Any]) -> tuple[Any, ...]:
+    def _backward(
+        self, call: OpenCall, leaves: list[Any], grads: list[Any], sums: list[Any], results: list[Any]
+    ) -> tuple[Any, ...]:
         replay = call.take()
         try:
             replay.check_unchanged()
-            replay.add_arguments(whole(grads, [results[i] for i in self._wanted]))
+            starts = [empty_sum(leaves[i]) if sums[i] is None else sums[i] for i in self._summed]
+            replay.add_arguments(
+                [*whole(grads, [results[i] for i in self._wanted]), *map(native.contiguous, starts)]
+            )
             replay.run_part()
             found = replay.results(self._n_results, self._n_results + len(self._reached))
         finally:
             call.give_back(replay)
-        given: list[Any] = [None] * self._n_leaves
+        totals = list(sums)
         for i, gradient in zip(self._reached, found, strict=True):
-            given[i] = gradient
-        return tuple(given)
+            is_total = i in self._summed or sums[i] is None
+            totals[i] = gradient if is_total else native.add(sums[i], gradient)
+        return tuple(totals)
 
 
 class IdleReplays:
@@ -230,10 +273,15 @@ def attached(
     """Return the results, with those at the indices `wanted` attached to the leaves by `backward`."""
     made = list(results)
     for i, each in zip(
-        wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted]), strict=True
+        wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted], True), strict=True
     ):
         made[i] = each
     return made
+
+
+def empty_sum(leaf: Any) -> Any:
+    """Return negative zeros of the shape of a leaf: what is added to them keeps its bits."""
+    return native.full(leaf.shape, -0.0, leaf.dtype, leaf.device)
 
 
 def whole(grads: Any, outputs: list[Any]) -> list[Any]:
