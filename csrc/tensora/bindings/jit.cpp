@@ -237,6 +237,9 @@ void bind_jit(nb::module_& module) {
             return nb::bytes(signature->data(), signature->size());
         },
         "Key of the arguments of a captured function, or None if no captured program can express it.");
+    module.def(
+        "is_borrowed", [](const T& x) { return x->storage()->borrowed(); },
+        "Whether another library owns the memory.");
     module.def("any_overlap", any_overlap,
                "Whether a tensor or its gradient may have an element in common with an argument.");
     module.def(

@@ -18,10 +18,15 @@ _OUTPUT_PACKAGES = frozenset({"logging", "warnings", "traceback", "linecache", "
 """Packages whose state decides what is printed, not what is computed."""
 _MACHINERY = frozenset({"importlib", "_frozen_importlib", "_frozen_importlib_external", "contextlib", "abc"})
 _SOURCES_OF_CHANGE = frozenset(
-    {"time", "posix", "nt", "_io", "_socket", "select", "_ssl", "_uuid", "_sqlite3", "signal", "mmap"}
-)
-"""Modules of C whose functions depend on more than their arguments."""
-_HARMLESS = frozenset({"fspath", "write", "flush", "isatty", "fileno", "getvalue"})
+    {
+        "time", "posix", "nt", "_io", "_socket", "select", "_ssl", "_uuid", "_sqlite3", "_signal", "mmap", "gc",
+        "_thread", "_queue", "_multiprocessing", "_posixsubprocess", "_ctypes",
+    }
+)  # fmt: skip
+"""Modules of C whose functions depend on more than their arguments, or wait for other threads."""
+_HARMLESS = frozenset({"fspath", "write", "flush", "isatty", "fileno", "getvalue", "allocate_lock"})
+_CONTEXTS = frozenset({"getcontext", "setcontext", "localcontext"})
+_UNKNOWN_NAMES = frozenset({"__dict__", "__getattribute__", "attrgetter", "methodcaller"})
 _BY_NAME = (getattr, hasattr, setattr, delattr, vars, dir)
 _GLOBAL_OPERATIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"})
 
@@ -85,7 +90,7 @@ class CallObserver:
                 if isinstance(function, types.FunctionType):
                     self._walk.visit(function, function.__qualname__)
         self._walk.add_names(code.co_names)
-        if "__dict__" in code.co_names:
+        if _UNKNOWN_NAMES.intersection(code.co_names) or _matches_classes(code):
             self._walk.add_all_names()
         self._visit_globals(code, frame.f_globals)
         return True
@@ -104,7 +109,7 @@ class CallObserver:
     def _call(self, function: Any) -> None:
         owner = getattr(function, "__self__", None)
         name = function.__name__
-        if function in _BY_NAME:
+        if function in _BY_NAME or (isinstance(owner, str) and name in ("format", "format_map")):
             self._walk.add_all_names()
         elif function in (globals, locals, input):
             self.impure.append(f"{name}()")
@@ -118,7 +123,8 @@ class CallObserver:
             self.impure.append(f"{owner.__name__}.{name}()")
         else:
             module = getattr(function, "__module__", None) or type(owner).__module__
-            if module in _SOURCES_OF_CHANGE and name not in _HARMLESS:
+            is_context = module == "decimal" and name in _CONTEXTS
+            if is_context or (module in _SOURCES_OF_CHANGE and name not in _HARMLESS):
                 self.impure.append(f"{module}.{name}()")
 
 
@@ -130,6 +136,12 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
             str(each.argval) for each in dis.get_instructions(code) if each.opname in _GLOBAL_OPERATIONS
         )
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _matches_classes(code: types.CodeType) -> bool:
+    """Return whether code reads attributes by patterns."""
+    return any(each.opname == "MATCH_CLASS" for each in dis.get_instructions(code))
 
 
 @functools.lru_cache(maxsize=4096)

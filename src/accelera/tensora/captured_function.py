@@ -76,8 +76,8 @@ class Jitted:
         self._n_programs = 0
         self._refusals: dict[Hashable, str] = {}
         """Reasons why calls with a signature run as written."""
-        self._changed_once: set[Hashable] = set()
-        """Signatures of calls that have changed state which they read."""
+        self._refused_once: set[Hashable] = set()
+        """Signatures whose last call could not be captured."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or replay the captured program that fits the arguments; return the results."""
@@ -140,14 +140,12 @@ class Jitted:
             gradients.sources = [_argument_index(each, inner) for each in gradients.leaves]
         program = ReplayedProgram(captured, trace, returned, gradients, walk.guard)
         has_escaped = _pass_gradients_on(inner, arguments)
-        if impure := [*observer.impure, *walk.unguarded]:
-            self._refuse(key, impure[0], is_final=True)
-        elif changed := walk.changed() or program.changed_reads():
-            self._refuse(key, changed[0], is_final=key in self._changed_once)
-            self._changed_once.add(key)
+        unguarded = [*observer.impure, *walk.unguarded, *trace.unguarded]
+        if reasons := unguarded or walk.changed() or program.unguarded_tensors():
+            self._refuse(key, reasons[0])
         elif has_escaped:
             self._refusals[key] = "gradients of tensors that the caller computes"
-        elif not native.any_overlap(arguments, walk.guard.tensors):
+        elif not program.shares_memory(arguments):
             # CUDA graphs copy arguments as ranges of memory, which for strided ones include other elements.
             self._add(key, program, graphs=self._graphs and all(each.is_contiguous() for each in inner))
         return _results_of_capture(returned, gradients, inner, arguments)
@@ -162,10 +160,13 @@ class Jitted:
         program.prepare(graphs=graphs)
         self._programs.setdefault(key, []).append(program)
         self._n_programs += 1
+        self._refused_once.discard(key)
 
-    def _refuse(self, key: Hashable, reason: str, *, is_final: bool) -> None:
-        """Warn that calls with a signature run as written; before, a function may fill a cache once."""
-        if not is_final:
+    def _refuse(self, key: Hashable, reason: str) -> None:
+        """Let calls with a signature run as written, and warn, if two in sequence cannot be captured."""
+        if key not in self._refused_once:
+            # The first call may fill a cache, or import a module.
+            self._refused_once.add(key)
             return
         self._refusals[key] = reason
         warnings.warn(

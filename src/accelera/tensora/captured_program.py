@@ -18,6 +18,8 @@ class FunctionTrace:
     def __init__(self, arguments: list[Any]) -> None:
         self.calls: list[tuple[str, Callable[[], Any]]] = []
         self.generators: list[Any] = []
+        self.unguarded: list[str] = []
+        """What the function does that a replay cannot repeat."""
         self._capture = native.Capture(arguments)
 
     def host_call(self, call: Callable[[], Any], name: str) -> Any:
@@ -40,6 +42,10 @@ class FunctionTrace:
         """Record a draw of random numbers; a replay draws again from the same generator."""
         self.generators.append(generator)
         self._capture.draw(seed, number)
+
+    def note_unguarded(self, name: str) -> None:
+        """Note that the function does something that a replay cannot repeat."""
+        self.unguarded.append(name)
 
     def forward(self, function: Callable[[], list[Any]]) -> Any:
         """Run the function and return the captured program, without a backward pass."""
@@ -148,6 +154,7 @@ class ReplayedProgram:
         self.guard = guard
         self.calls = trace.calls
         self._generators = trace.generators
+        self._outside = [tensor for kind, _, _, tensor in captured.buffers() if kind == "outside"]
         self._structure = structure_of(returned)
         self._n_results = count(returned)
         self._wanted = gradients.wanted if gradients else []
@@ -163,9 +170,27 @@ class ReplayedProgram:
         """The replay that calls prefer; further ones, for concurrent calls, do without CUDA graphs."""
         self._idle = IdleReplays(self.first)
 
-    def changed_reads(self) -> list[str]:
-        """Return a name for elements that the function both reads in Python and changes, if there are any."""
-        return [] if self.captured.reads_hold() else ["elements of a tensor that Python reads"]
+    def shares_memory(self, arguments: list[Any]) -> bool:
+        """Return whether an argument, or memory of another library, may be memory of an outside tensor too."""
+        if native.any_overlap(arguments, [*self.guard.tensors, *self._outside]):
+            return True
+        others = {native.storage_id(each): each for each in self._outside}
+        for number, tensor in list(others.items()):
+            if native.is_borrowed(tensor):
+                del others[number]
+                if native.any_overlap([tensor], list(others.values())):
+                    return True
+        return False
+
+    def unguarded_tensors(self) -> list[str]:
+        """Return names for tensors that the program uses and no guard knows, or that Python reads and changes."""
+        known = set(map(native.storage_id, self.guard.tensors))
+        names = [
+            f"a tensor of shape {tensor.shape} that is reached in an unknown way"
+            for tensor in self._outside
+            if native.storage_id(tensor) not in known and not native.is_borrowed(tensor)
+        ]
+        return names if self.captured.reads_hold() else [*names, "elements of a tensor that Python reads"]
 
     def fits(self, arguments: list[Any]) -> bool:
         """Return whether state, outside tensors and gradients are as they were at the capture."""

@@ -20,6 +20,9 @@ class FunctionCapture(Protocol):
     def draw(self, generator: Any, seed: int, number: int) -> None:
         """Record a draw of random numbers from a generator."""
 
+    def note_unguarded(self, name: str) -> None:
+        """Note that the function does something that a replay cannot repeat."""
+
 
 class _Current(threading.local):
     trace: FunctionCapture | None = None

@@ -176,6 +176,9 @@ class StateWalk:
             self.guard.add_check(path, lambda: list(items) == order)
         self._record_subclass(items, path)
 
+    def _record_view(self, view: Any, path: str) -> None:
+        self._queue += [(items, path) for items in gc.get_referents(view)]
+
     def _record_set(self, items: Any, path: str) -> None:
         before = frozenset(items)
         self.guard.add_check(path, lambda: before == items)
@@ -193,6 +196,8 @@ class StateWalk:
         if array.nbytes > MAX_ARRAY_BYTES:
             self.unguarded.append(f"the array {path} of {array.nbytes} bytes")
             return
+        if array.dtype.hasobject:
+            self._queue += [(item, path) for item in array.ravel().tolist()]
         layout, data = (array.shape, array.dtype), array.tobytes()
         self.guard.add_check(
             path, lambda: (array.shape, array.dtype) == layout and bool(array.tobytes() == data)
@@ -395,6 +400,7 @@ _RECORDERS: tuple[tuple[Any, Callable[[StateWalk, Any, str], None]], ...] = (
     (types.FunctionType, StateWalk._record_function),
     (types.MethodType, StateWalk._record_method),
     (types.BuiltinFunctionType, StateWalk._record_builtin),
+    (types.MappingProxyType, StateWalk._record_view),
     (functools.partial, StateWalk._record_partial),
     (
         (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod),
