@@ -1,4 +1,4 @@
-"""Layouts and shared memory of the arguments of captured functions: replays compute and write as the function."""
+"""Layouts and shared memory of arguments of captured functions: replays read and write as the function."""
 
 from __future__ import annotations
 

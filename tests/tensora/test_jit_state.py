@@ -608,7 +608,7 @@ KINDS = {
     ),
     "attribute by a pattern": (lambda: Holder(with_pattern, options=Options()), setting("options.k", float)),
     "attribute by a format": (
-        lambda: Holder(lambda m, x: x * float("{0.k}".format(m.options)), options=Options()),  # noqa: UP032
+        lambda: Holder(lambda m, x: x * float("{0.k}".format(m.options)), options=Options()),  # noqa: UP030, UP032
         setting("options.k", float),
     ),
     "view of a dictionary": (
@@ -675,7 +675,10 @@ KINDS = {
     "attribute of a function": (lambda: Holder(attribute_of_function), nothing),
     "tensor that is bound anew inside": (lambda: Holder(rebound, state=ts.zeros((COLUMNS,))), nothing),
     "table that is made once": (lambda: Holder(lazy, table=None), nothing),
-    "table that is dropped": (lambda: Holder(lazy, table=None), second_time(lambda m: setattr(m, "table", None))),
+    "table that is dropped": (
+        lambda: Holder(lazy, table=None),
+        second_time(lambda m: setattr(m, "table", None)),
+    ),
     "list that is appended to": (lambda: Holder(with_appended, parts=[]), nothing),
     "list that is popped": (lambda: Holder(with_popped, parts=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), nothing),
     "item that is set": (lambda: Holder(with_item_set, table={}), nothing),

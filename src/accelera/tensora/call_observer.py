@@ -19,8 +19,8 @@ _OUTPUT_PACKAGES = frozenset({"logging", "warnings", "traceback", "linecache", "
 _MACHINERY = frozenset({"importlib", "_frozen_importlib", "_frozen_importlib_external", "contextlib", "abc"})
 _SOURCES_OF_CHANGE = frozenset(
     {
-        "time", "posix", "nt", "_io", "_socket", "select", "_ssl", "_uuid", "_sqlite3", "_signal", "mmap", "gc",
-        "_thread", "_queue", "_multiprocessing", "_posixsubprocess", "_ctypes",
+        "time", "posix", "nt", "_io", "_socket", "select", "_ssl", "_uuid", "_sqlite3", "_signal", "mmap",
+        "gc", "_thread", "_queue", "_multiprocessing", "_posixsubprocess", "_ctypes",
     }
 )  # fmt: skip
 """Modules of C whose functions depend on more than their arguments, or wait for other threads."""

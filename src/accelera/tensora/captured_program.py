@@ -171,7 +171,7 @@ class ReplayedProgram:
         self._idle = IdleReplays(self.first)
 
     def shares_memory(self, arguments: list[Any]) -> bool:
-        """Return whether an argument, or memory of another library, may be memory of an outside tensor too."""
+        """Return whether arguments, or memory of another library, may overlap an outside tensor."""
         if native.any_overlap(arguments, [*self.guard.tensors, *self._outside]):
             return True
         others = {native.storage_id(each): each for each in self._outside}
@@ -183,7 +183,7 @@ class ReplayedProgram:
         return False
 
     def unguarded_tensors(self) -> list[str]:
-        """Return names for tensors that the program uses and no guard knows, or that Python reads and changes."""
+        """Return names of tensors that no guard knows, or that Python both reads and changes."""
         known = set(map(native.storage_id, self.guard.tensors))
         names = [
             f"a tensor of shape {tensor.shape} that is reached in an unknown way"
