@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
-from accelera.tensora import nn
 from tests.tensora.random_programs import programs, run_program, values
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
@@ -20,7 +19,7 @@ def check_gradients(found, wanted):
     for a, b in zip(found, wanted, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+            assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def weighted_sum(results, used, seed):
@@ -66,7 +65,7 @@ def gradients_of(call, outside, use, seed):
     return [leaf.grad if leaf.grad is None else leaf.grad * 1 for leaf in leaves]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=programs, n_results=st.integers(1, 4), uses=st.lists(uses, min_size=1, max_size=2))
 def test_gradients_have_the_bits_for_any_use_of_results(program, n_results, uses):
     outside = [values((3, 3), 7), values((3, 3), 7)]

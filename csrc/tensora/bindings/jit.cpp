@@ -272,6 +272,7 @@ void bind_jit(nb::module_& module) {
         .def("add_arguments", [](CaptureHandle& self,
                                  const std::vector<T>& arguments) { self.capture->add_arguments(arguments); })
         .def("end_part", [](CaptureHandle& self) { self.capture->end_part(); })
+        .def("begin_alternatives", [](CaptureHandle& self) { self.capture->begin_alternatives(); })
         .def("pause", [](CaptureHandle&) { thread_state.capture = nullptr; })
         .def("resume", [](CaptureHandle& self) { thread_state.capture = self.capture.get(); })
         .def("finish",
@@ -293,6 +294,7 @@ void bind_jit(nb::module_& module) {
                 const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
                  self.replay->begin(arguments, draws);
              })
+        .def("skip_part", [](ReplayHandle& self, size_t n_arguments) { self.replay->skip_part(n_arguments); })
         .def("run_part", [](ReplayHandle& self) { self.replay->run_part(); })
         .def("add_arguments", [](ReplayHandle& self,
                                  const std::vector<T>& arguments) { self.replay->add_arguments(arguments); })

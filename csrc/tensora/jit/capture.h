@@ -51,6 +51,8 @@ class Capture {
     void add_arguments(const std::vector<T>& arguments);
     /// Python does something that is no part of the program: here each call stops for it.
     void end_part();
+    /// Of the parts that follow, a call runs at most one.
+    void begin_alternatives() { program_->first_alternative = program_->parts.size(); }
     std::shared_ptr<CapturedProgram> finish(const std::vector<T>& results);
 
   private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,6 +96,8 @@ struct CapturedProgram {
     std::vector<CapturedBuffer> buffers;
     std::vector<CapturedStep> steps;
     std::vector<Part> parts;
+    /// Of the parts from this one on, a call runs at most one.
+    size_t first_alternative = std::numeric_limits<size_t>::max();
     std::vector<CapturedResult> results;
     std::vector<CapturedRead> reads;
     std::vector<CapturedGradientRead> gradient_reads;
@@ -182,6 +185,8 @@ class Replay final : public Counted {
     void begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws);
     /// Tensors that the next part is given besides.
     void add_arguments(const std::vector<T>& arguments);
+    /// Leave out the next part, and the arguments that are added for it.
+    void skip_part(size_t n_arguments);
     /// Run the next part, and set the gradients that it makes.
     void run_part();
     /// Results `first` to `end` of the call, which earlier parts have computed.

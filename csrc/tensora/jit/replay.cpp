@@ -246,7 +246,8 @@ void Replay::bring_arguments(size_t first) {
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         const auto argument = size_t(buffer.argument);
-        if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
+        if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size() &&
+            arguments_[argument])
             bring(i,
                   memory_of(*arguments_[argument]) - buffer.before * size_of(arguments_[argument]->dtype()));
     }
@@ -256,6 +257,11 @@ void Replay::add_arguments(const std::vector<T>& arguments) {
     const size_t first = arguments_.size();
     arguments_.insert(arguments_.end(), arguments.begin(), arguments.end());
     bring_arguments(first);
+}
+
+void Replay::skip_part(size_t n_arguments) {
+    arguments_.resize(arguments_.size() + n_arguments);
+    step_ = program_->parts[part_++].end;
 }
 
 /// Memory for the results and gradients that a part begins to write.
@@ -273,8 +279,9 @@ void Replay::bring_kept(size_t part) {
 Ref<Storage> Replay::seen_storage(size_t buffer) const {
     const CapturedBuffer& one = program_->buffers[buffer];
     if (one.kind == Memory::argument)
-        return size_t(one.argument) < arguments_.size() ? arguments_[size_t(one.argument)]->storage()
-                                                        : storages_[buffer];
+        return size_t(one.argument) < arguments_.size() && arguments_[size_t(one.argument)]
+                   ? arguments_[size_t(one.argument)]->storage()
+                   : storages_[buffer];
     return kept_[buffer] ? kept_[buffer] : storages_[buffer];
 }
 

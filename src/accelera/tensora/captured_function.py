@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelera.tensora.call_observer import CallObserver
-from accelera.tensora.captured_program import FunctionTrace, GradientPart, ReplayedProgram, attached
+from accelera.tensora.captured_program import FunctionTrace, Gradients, ReplayedProgram, attached
 from accelera.tensora.core import native
 from accelera.tensora.python_calls import current
 from accelera.tensora.state_walk import StateWalk
@@ -76,6 +76,8 @@ class Jitted:
         self._n_programs = 0
         self._refusals: dict[Hashable, str] = {}
         """Reasons why calls with a signature run as written."""
+        self._uses: dict[Hashable, set[tuple[int, ...]]] = {}
+        """Subsets of the results that get gradients, where these are not all."""
         self._refused_once: set[Hashable] = set()
         """Signatures whose last call could not be captured."""
 
@@ -88,8 +90,12 @@ class Jitted:
         if key is None:
             return self._function(*args, **kwargs)
         for program in self._programs.get(key, ()):
-            if program.fits(arguments):
+            if not program.fits(arguments):
+                continue
+            if not program.new_uses:
                 return program(arguments, self._leaves_of(program, arguments))
+            self._replace(key, program)
+            break
         if key in self._refusals or self._n_programs >= MOST_PROGRAMS:
             return self._function(*args, **kwargs)
         return self._capture(key, arguments, (args, kwargs))
@@ -134,7 +140,9 @@ class Jitted:
         walk = self._walk(key)
         trace = FunctionTrace(inner)
         with CallObserver(walk) as observer:
-            captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
+            captured, returned, gradients = trace.run(
+                lambda: self._function(*args, **kwargs), self._uses.get(key, ())
+            )
         walk.guard.close()
         if gradients is not None:
             gradients.sources = [_argument_index(each, inner) for each in gradients.leaves]
@@ -161,6 +169,12 @@ class Jitted:
         self._programs.setdefault(key, []).append(program)
         self._n_programs += 1
         self._refused_once.discard(key)
+
+    def _replace(self, key: Hashable, program: ReplayedProgram) -> None:
+        """Drop a program, so that the next one has backward passes for the results that are used."""
+        self._uses.setdefault(key, set()).update(program.new_uses)
+        self._programs[key].remove(program)
+        self._n_programs -= 1
 
     def _refuse(self, key: Hashable, reason: str) -> None:
         """Let calls with a signature run as written, and warn, if two in sequence cannot be captured."""
@@ -281,7 +295,7 @@ def _pass_gradients_on(inner: list[Any], arguments: list[Any]) -> bool:
 
 
 def _results_of_capture(
-    returned: Any, gradients: GradientPart | None, inner: list[Any], arguments: list[Any]
+    returned: Any, gradients: Gradients | None, inner: list[Any], arguments: list[Any]
 ) -> Any:
     """Return the results of a captured call, attached to the graph outside of the function."""
     results: list[Any] = []

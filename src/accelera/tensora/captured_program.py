@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from accelera.tensora.core import native
@@ -56,17 +57,23 @@ class FunctionTrace:
             current.trace = before
             self._capture.abandon()
 
-    def run(self, function: Callable[[], Any]) -> tuple[Any, Any, GradientPart | None]:
-        """Run the function; return the captured program, the function's result, and the backward part."""
+    def run(
+        self, function: Callable[[], Any], uses: Iterable[tuple[int, ...]]
+    ) -> tuple[Any, Any, Gradients | None]:
+        """Run the function; return the captured program, the function's result, and its backward passes.
+
+        `uses` are subsets of the results that get gradients in later calls, if known.
+        """
         current.trace = self
         try:
             returned = function()
             results: list[Any] = []
             flatten(returned, results)
-            gradients = GradientPart.of(results)
+            gradients = Gradients.of(results, uses)
             if gradients is None:
                 return self._capture.finish(results), returned, None
             self._capture.end_part()
+            self._capture.begin_alternatives()
             found = gradients.capture(self._capture)
             return self._capture.finish([*results, *found]), returned, gradients
         finally:
@@ -80,45 +87,84 @@ def captured(function: Callable[[], list[Any]], arguments: list[Any]) -> Any:
     return trace.forward(function)
 
 
+@dataclass
 class GradientPart:
-    """Backward part of a captured function: from gradients of its results to those of its leaves."""
+    """Backward pass of a captured function for one subset of its results."""
 
-    def __init__(self, results: list[Any], wanted: list[int]) -> None:
+    used: tuple[int, ...]
+    """Positions of the outputs that get a gradient."""
+    summed: list[int]
+    """Positions of the leaves whose gradient has several terms."""
+    reached: list[int] = field(default_factory=list)
+    """Positions of the leaves that a gradient reaches."""
+
+    @property
+    def n_arguments(self) -> int:
+        """Number of tensors that a replay passes to the part."""
+        return len(self.used) + len(self.summed)
+
+
+class Gradients:
+    """Backward passes of a captured function: from gradients of its results to those of its leaves.
+
+    There is one for all results, and one for each further subset of them that is used; gradients of zero in
+    place of missing ones would give other bits.
+    """
+
+    def __init__(self, results: list[Any], wanted: list[int], uses: Iterable[tuple[int, ...]]) -> None:
         self.wanted = wanted
         """Indices of the results that have a gradient."""
         self.outputs = [results[i] for i in wanted]
         self.leaves: list[Any] = native.leaves_of(self.outputs)
-        self.reached: list[int] = []
-        """Indices of the leaves that a gradient reaches."""
-        self.summed: list[int] = []
-        """Indices of the leaves whose gradient has several terms."""
         self.sources: list[Any] = []
         """For each leaf the index of the argument that it is, or else the leaf itself."""
+        positions = {id(each): i for i, each in enumerate(self.leaves)}
+        self.leaves_by_output = [
+            {positions[id(each)] for each in native.leaves_of([output])} for output in self.outputs
+        ]
+        everything = tuple(range(len(wanted)))
+        subsets = [(0,), (1,)] if len(wanted) == 2 else sorted(set(uses) - {everything})
+        self.parts = [self._part(each) for each in (everything, *subsets)]
+        self.new_uses: set[tuple[int, ...]] = set()
+        """Subsets of the results that were used, but have no part."""
 
     @classmethod
-    def of(cls, results: list[Any]) -> GradientPart | None:
-        """Return the backward part of these results, or None if none of them requires a gradient."""
+    def of(cls, results: list[Any], uses: Iterable[tuple[int, ...]]) -> Gradients | None:
+        """Return the backward passes of these results, or None if none of them requires a gradient."""
         wanted = [i for i, each in enumerate(results) if each.requires_grad and native.has_graph(each)]
-        return cls(results, wanted) if wanted else None
+        return cls(results, wanted, uses) if wanted else None
+
+    def _part(self, used: tuple[int, ...]) -> GradientPart:
+        # A leaf with several uses gets their gradients one by one, after those from outside of the function.
+        uses = native.uses_of([self.outputs[i] for i in used], self.leaves)
+        return GradientPart(used, [i for i, n in enumerate(uses) if n > 1])
 
     def capture(self, capture: Any) -> list[Any]:
-        """Capture the backward pass too; return the gradients of the leaves that it reaches."""
+        """Capture the backward passes too; return the gradients of the leaves that they reach."""
+        results: list[Any] = []
+        for number, part in enumerate(self.parts):
+            if number > 0:
+                capture.end_part()
+            results += self._capture_part(capture, part)
+        return results
+
+    def _capture_part(self, capture: Any, part: GradientPart) -> list[Any]:
         capture.pause()
-        given = [native.full(each.shape, 1, each.dtype, each.device) for each in self.outputs]
-        # A leaf with several uses gets their gradients one by one, after those from outside of the function.
-        self.summed = [i for i, n in enumerate(native.uses_of(self.outputs, self.leaves)) if n > 1]
-        sums = [empty_sum(self.leaves[i]) for i in self.summed]
+        given: list[Any] = [None] * len(self.outputs)
+        sums: list[Any] = [None] * len(self.leaves)
+        for i in part.used:
+            output = self.outputs[i]
+            given[i] = native.full(output.shape, 1, output.dtype, output.device)
+        for i in part.summed:
+            sums[i] = empty_sum(self.leaves[i])
         capture.resume()
-        capture.add_arguments([*given, *sums])
-        all_sums: list[Any] = [None] * len(self.leaves)
-        for i, each in zip(self.summed, sums, strict=True):
-            all_sums[i] = each
-        found = self.flow(given, all_sums)
-        self.reached = [i for i, each in enumerate(found) if each is not None]
-        return [found[i] for i in self.reached]
+        capture.add_arguments([each for each in (*given, *sums) if each is not None])
+        totals = self._totals(given, sums)
+        part.reached = [i for i, each in enumerate(totals) if each is not None]
+        return [totals[i] for i in part.reached]
 
     def flow(self, given: list[Any], sums: list[Any]) -> tuple[Any, ...]:
-        """Run the backward pass of the captured call's graph.
+        """Run the backward pass of the captured call itself.
 
         Parameters
         ----------
@@ -133,9 +179,15 @@ class GradientPart:
             The sums with the gradients of this graph, or None.
 
         """
+        used = tuple(i for i, each in enumerate(given) if each is not None)
+        if all(part.used != used for part in self.parts):
+            self.new_uses.add(used)
+        return self._totals(given, sums)
+
+    def _totals(self, given: list[Any], sums: list[Any]) -> tuple[Any, ...]:
         starts = [*zip(self.outputs, given, strict=True), *zip(self.leaves, sums, strict=True)]
-        starts = [(tensor, grad.detach()) for tensor, grad in starts if grad is not None]
-        tensors, grads = map(list, zip(*starts, strict=True))
+        tensors = [tensor for tensor, grad in starts if grad is not None]
+        grads = [grad.detach() for _, grad in starts if grad is not None]
         return tuple(native.backward(tensors, grads, self.leaves, True, False, False, True))
 
 
@@ -147,7 +199,7 @@ class ReplayedProgram:
         captured: Any,
         trace: FunctionTrace,
         returned: Any,
-        gradients: GradientPart | None,
+        gradients: Gradients | None,
         guard: StateGuard,
     ) -> None:
         self.captured = captured
@@ -158,10 +210,12 @@ class ReplayedProgram:
         self._structure = structure_of(returned)
         self._n_results = count(returned)
         self._wanted = gradients.wanted if gradients else []
-        self._reached = gradients.reached if gradients else []
-        self._summed = gradients.summed if gradients else []
         self.leaves: list[Any] = gradients.sources if gradients else []
         """Leaves that receive gradients; an argument is given by its index."""
+        self._parts = gradients.parts if gradients else []
+        self._leaves_by_output = gradients.leaves_by_output if gradients else []
+        self.new_uses: set[tuple[int, ...]] = gradients.new_uses if gradients else set()
+        """Subsets of the results that were used, but have no backward pass of their own."""
         self.operations = 0
 
     def prepare(self, *, graphs: bool) -> None:
@@ -223,20 +277,31 @@ class ReplayedProgram:
         self, call: OpenCall, leaves: list[Any], grads: list[Any], sums: list[Any], results: list[Any]
     ) -> tuple[Any, ...]:
         replay = call.take()
+        used = tuple(i for i, each in enumerate(grads) if each is not None)
+        number = next((i for i, each in enumerate(self._parts) if each.used == used), 0)
+        part = self._parts[number]
+        if part.used != used:
+            self.new_uses.add(used)
+        starts = [
+            empty_sum(leaves[i]) if sums[i] is None else native.contiguous(sums[i]) for i in part.summed
+        ]
+        given = whole([grads[i] for i in part.used], [results[self._wanted[i]] for i in part.used])
+        first = self._n_results + sum(len(each.reached) for each in self._parts[:number])
         try:
+            for other in self._parts[:number]:
+                replay.skip_part(other.n_arguments)
             replay.check_unchanged()
-            starts = [empty_sum(leaves[i]) if sums[i] is None else sums[i] for i in self._summed]
-            replay.add_arguments(
-                [*whole(grads, [results[i] for i in self._wanted]), *map(native.contiguous, starts)]
-            )
+            replay.add_arguments([*given, *starts])
             replay.run_part()
-            found = replay.results(self._n_results, self._n_results + len(self._reached))
+            found = replay.results(first, first + len(part.reached))
         finally:
             call.give_back(replay)
         totals = list(sums)
-        for i, gradient in zip(self._reached, found, strict=True):
-            is_total = i in self._summed or sums[i] is None
-            totals[i] = gradient if is_total else native.add(sums[i], gradient)
+        reached = set().union(*(self._leaves_by_output[i] for i in used))
+        for i, gradient in zip(part.reached, found, strict=True):
+            if i in reached:
+                is_total = i in part.summed or sums[i] is None
+                totals[i] = gradient if is_total else native.add(sums[i], gradient)
         return tuple(totals)
 
 
