@@ -44,7 +44,7 @@ uses = st.fixed_dictionaries(
 
 
 def gradients_of(call, outside, use, seed):
-    """Gradients of the leaves of one or two calls and of what is computed with the same leaves around them."""
+    """Gradients of the leaves of a call, and of what is computed with the same leaves around it."""
     leaves = [values((3, 3), seed + i) for i in range(2)] + [outside]
     for leaf in leaves:
         leaf.requires_grad = True

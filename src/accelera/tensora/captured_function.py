@@ -226,9 +226,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, gr
     ----------
     function
         Computes with tensors: a network's forward pass, or a whole training step with ``backward()`` and an
-        optimizer's ``step()``. What it does besides with Python happens at captured calls only; numbers and
-        arrays that it reads from outside are those of the captured call. Parameters and other tensors from
-        outside are read, and written, where they are.
+        optimizer's ``step()``. Parameters and other tensors from outside are read, and written, where they
+        are. When other state that the function reads has changed, it is captured again.
     optimize
         Whether the program is simplified and fused; False runs the operations one by one.
     graphs
@@ -244,6 +243,12 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, gr
     RuntimeError
         If the function needs elements of a tensor that it computes, as ``if``, ``item()`` and sizes that
         depend on elements do.
+
+    Warns
+    -----
+    RuntimeWarning
+        If calls with a signature run as written, because no guard can follow the state that the function reads,
+        or the function changes it.
 
     """
     if function is None:
