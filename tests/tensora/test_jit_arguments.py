@@ -263,3 +263,39 @@ def test_any_views_of_one_tensor(views, function, seed):
     captured = ts.jit(function)
     for number in range(3):
         check_alike(function, captured, made, number)
+
+
+@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.parametrize("are_computed", [False, True])
+def test_containers_that_a_function_writes_to_are_those_of_the_caller(are_computed):
+    def function(table, parts):
+        table["out"] = table["x"] * 2
+        parts.append(table["x"])
+        return table["out"]
+
+    captured = ts.jit(function)
+    for _ in range(4):
+        x = ts.ones((3,))
+        x.requires_grad = are_computed
+        table, parts = {"x": x * 1.0}, []
+        out = captured(table, parts)
+        assert table["out"] is out
+        assert len(parts) == 1
+        assert parts[0] is table["x"]
+
+
+def test_objects_as_arguments_are_followed():
+    class Options:
+        k = 1.0
+
+        def __eq__(self, other):
+            return isinstance(other, Options)
+
+        def __hash__(self):
+            return 0
+
+    captured, options, others = ts.jit(lambda x, options: x * options.k), Options(), Options()
+    for k in range(4):
+        options.k, others.k = float(k), float(k + 10)
+        assert float(captured(ts.ones(()), options)) == k
+        assert float(captured(ts.ones(()), others)) == k + 10

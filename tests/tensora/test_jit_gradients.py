@@ -78,3 +78,63 @@ def test_gradients_have_the_bits_for_any_use_of_results(program, n_results, uses
         for use in uses:
             wanted = gradients_of(function, outside[0], use, seed)
             check_gradients(gradients_of(captured, outside[1], use, seed), wanted)
+
+
+def test_gradients_of_one_tensor_returned_twice():
+    def function(x):
+        y = ts.tanh(x) * x
+        return y, {"again": y}, y
+
+    captured, gradients = ts.jit(function), []
+    for seed in range(4):
+        for call in (function, captured):
+            x = values((9, 7), seed)
+            x.requires_grad = True
+            first, second, third = call(x)
+            assert first is second["again"] is third
+            loss = (first * values((9, 7), 1)).sum() + (second["again"] * values((9, 7), 2)).sum() * 0.3
+            (loss + (third * first * 0.7).sum()).backward()
+            gradients.append(x.grad)
+    check_gradients(gradients[1::2], gradients[::2])
+
+
+def test_gradients_with_a_graph_of_their_own_are_refused():
+    captured = ts.jit(lambda x: (x**3).sum())
+    for _ in range(3):
+        x = values((3,))
+        x.requires_grad = True
+        with pytest.raises(
+            RuntimeError, match="create_graph=True, but the backward pass of a captured function"
+        ):
+            ts.grad(captured(x), x, create_graph=True)
+
+
+def test_gradients_inside_of_computed_arguments_reach_their_graph():
+    def step(x):
+        (x * x).sum().backward()
+        return x * 2
+
+    captured = ts.jit(step)
+    for call in (step, captured, captured, captured):
+        leaf = values((5,))
+        leaf.requires_grad = True
+        call(leaf * 3.0)
+        np.testing.assert_allclose(np.asarray(leaf.grad), 18 * np.asarray(leaf.detach()), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+def test_tensors_that_a_function_leaves_elsewhere_keep_their_graph():
+    kept = []
+
+    def function(x):
+        kept.append(x * 2)
+        return x
+
+    captured = ts.jit(function)
+    leaf = values((3,))
+    leaf.requires_grad = True
+    for _ in range(3):
+        captured(leaf * 1.0)
+        leaf.grad = None
+        kept.pop().sum().backward()
+        np.testing.assert_array_equal(np.asarray(leaf.grad), [2, 2, 2])

@@ -60,13 +60,14 @@ class TensorState {
         : tensor_(tensor),
           storage_(tensor->storage()),
           layout_(tensor->layout()),
+          dtype_(tensor->dtype()),
           gradient_(gradient_of(*tensor)) {}
 
     bool holds() const {
         const Layout& layout = tensor_->layout();
         return tensor_->storage() == storage_ && layout.offset == layout_.offset &&
                layout.shape == layout_.shape && layout.strides == layout_.strides &&
-               gradient_of(*tensor_) == gradient_;
+               tensor_->dtype() == dtype_ && gradient_of(*tensor_) == gradient_;
     }
 
   private:
@@ -87,6 +88,7 @@ class TensorState {
     T tensor_;
     Ref<Storage> storage_;  // kept, so that no other one has its address
     Layout layout_;
+    DType dtype_;
     GradientState gradient_;
 };
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 from accelera.tensora.call_observer import CallObserver
-from accelera.tensora.captured_program import FunctionTrace, Gradients, ReplayedProgram, attached
+from accelera.tensora.captured_program import (
+    FunctionTrace,
+    Gradients,
+    ReplayedProgram,
+    attached,
+    unique_tensors,
+)
 from accelera.tensora.core import native
-from accelera.tensora.python_calls import current
+from accelera.tensora.python_calls import Rehearsal, current
 from accelera.tensora.state_walk import StateWalk
 from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
@@ -80,6 +87,8 @@ class Jitted:
         """Subsets of the results that get gradients, where these are not all."""
         self._refused_once: set[Hashable] = set()
         """Signatures whose last call could not be captured."""
+        self._rehearsed: set[Hashable] = set()
+        """Signatures with arguments of an outer graph, for which a call has shown that it can be captured."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or replay the captured program that fits the arguments; return the results."""
@@ -136,7 +145,12 @@ class Jitted:
         # Captured gradients end at detached leaves; from there the graph outside of the function goes on.
         leaves = {id(each): _as_leaf(each) for each in arguments}
         inner = [leaves[id(each)] for each in arguments]
-        args, kwargs = rebuild(structure_of(values), iter(inner))
+        if any(map(operator.is_not, inner, arguments)):
+            # Tensors that the function leaves elsewhere must have the graph outside: this call finds out.
+            if key not in self._rehearsed:
+                return self._rehearse(key, arguments, values)
+            values = rebuild(structure_of(values), iter(inner))
+        args, kwargs = values
         walk = self._walk(key)
         trace = FunctionTrace(inner)
         with CallObserver(walk) as observer:
@@ -148,8 +162,8 @@ class Jitted:
             gradients.sources = [_argument_index(each, inner) for each in gradients.leaves]
         program = ReplayedProgram(captured, trace, returned, gradients, walk.guard)
         has_escaped = _pass_gradients_on(inner, arguments)
-        unguarded = [*observer.impure, *walk.unguarded, *trace.unguarded]
-        if reasons := unguarded or walk.changed() or program.unguarded_tensors():
+        reasons = _reasons(observer, walk, trace, values, key, inner) or program.unguarded_tensors()
+        if reasons:
             self._refuse(key, reasons[0])
         elif has_escaped:
             self._refusals[key] = "gradients of tensors that the caller computes"
@@ -157,6 +171,18 @@ class Jitted:
             # CUDA graphs copy arguments as ranges of memory, which for strided ones include other elements.
             self._add(key, program, graphs=self._graphs and all(each.is_contiguous() for each in inner))
         return _results_of_capture(returned, gradients, inner, arguments)
+
+    def _rehearse(self, key: Hashable, arguments: list[Any], values: tuple[Any, Any]) -> Any:
+        """Call the function as it is written, and find out whether it can be captured."""
+        args, kwargs = values
+        walk, rehearsal = self._walk(key), Rehearsal()
+        with CallObserver(walk) as observer:
+            returned = rehearsal.run(lambda: self._function(*args, **kwargs))
+        if reasons := _reasons(observer, walk, rehearsal, values, key, arguments):
+            self._refuse(key, reasons[0], stack_level=5)
+        else:
+            self._rehearsed.add(key)
+        return returned
 
     def _add(self, key: Hashable, program: ReplayedProgram, *, graphs: bool) -> None:
         """Optimize a program, and keep it for further calls with the signature."""
@@ -176,7 +202,7 @@ class Jitted:
         self._programs[key].remove(program)
         self._n_programs -= 1
 
-    def _refuse(self, key: Hashable, reason: str) -> None:
+    def _refuse(self, key: Hashable, reason: str, stack_level: int = 4) -> None:
         """Let calls with a signature run as written, and warn, if two in sequence cannot be captured."""
         if key not in self._refused_once:
             # The first call may fill a cache, or import a module.
@@ -188,7 +214,7 @@ class Jitted:
             "cannot follow. Pass the value as an argument, return it, or keep it in a tensor that is written "
             "in place.",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=stack_level,
         )
 
     def _record_state(self, walk: StateWalk, path: str) -> None:
@@ -247,8 +273,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, gr
     Warns
     -----
     RuntimeWarning
-        If calls with a signature run as written, because no guard can follow the state that the function reads,
-        or the function changes it.
+        If calls with a signature run as written, because no guard can follow the state that the function
+        reads, or the function changes it.
 
     """
     if function is None:
@@ -299,18 +325,40 @@ def _pass_gradients_on(inner: list[Any], arguments: list[Any]) -> bool:
     return has_any
 
 
+def _reasons(
+    observer: CallObserver,
+    walk: StateWalk,
+    trace: FunctionTrace | Rehearsal,
+    values: tuple[Any, Any],
+    key: Any,
+    arguments: list[Any],
+) -> list[str]:
+    """Return names of what a replay could not repeat of a call that has run."""
+    if unguarded := [*observer.impure, *walk.unguarded, *trace.unguarded]:
+        return unguarded
+    tensors: list[Any] = []
+    try:
+        is_same = flatten(values, tensors) == key[0]
+    except TypeError:
+        is_same = False
+    if not is_same or len(tensors) != len(arguments) or any(map(operator.is_not, tensors, arguments)):
+        return ["a list or dictionary that is an argument"]
+    return walk.changed()
+
+
 def _results_of_capture(
     returned: Any, gradients: Gradients | None, inner: list[Any], arguments: list[Any]
 ) -> Any:
     """Return the results of a captured call, attached to the graph outside of the function."""
-    results: list[Any] = []
-    flatten(returned, results)
+    results, positions = unique_tensors(returned)
     if gradients is None:
-        return rebuild(structure_of(returned), (_detached(each, inner, arguments) for each in results))
+        made = [_detached(each, inner, arguments) for each in results]
+        return rebuild(structure_of(returned), (made[i] for i in positions))
     leaves = [arguments[each] if isinstance(each, int) else each for each in gradients.sources]
     given = {id(each): argument for each, argument in zip(inner, arguments, strict=True)}
     made = attached(results, gradients.wanted, leaves, gradients.flow)
-    return rebuild(structure_of(returned), (given.get(id(each), each) for each in made))
+    made = [given.get(id(each), each) for each in made]
+    return rebuild(structure_of(returned), (made[i] for i in positions))
 
 
 def _name_of(value: Any) -> str:

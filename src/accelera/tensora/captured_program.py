@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from accelera.tensora.core import native
-from accelera.tensora.python_calls import current
+from accelera.tensora.python_calls import current, unobserved
 from accelera.tensora.state_guard import StateGuard
-from accelera.tensora.tensor_tree import count, flatten, rebuild, structure_of
+from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 
 class FunctionTrace:
@@ -27,14 +26,9 @@ class FunctionTrace:
         """End the current part of the program, and run a Python call now and at this point of each replay."""
         self._capture.end_part()
         self._capture.pause()
-        current.trace = None
-        observer = sys.getprofile()
-        sys.setprofile(None)
         try:
-            result = call()
+            result = unobserved(call)
         finally:
-            sys.setprofile(observer)
-            current.trace = self
             self._capture.resume()
         self.calls.append((name, call))
         return result
@@ -67,8 +61,7 @@ class FunctionTrace:
         current.trace = self
         try:
             returned = function()
-            results: list[Any] = []
-            flatten(returned, results)
+            results, _ = unique_tensors(returned)
             gradients = Gradients.of(results, uses)
             if gradients is None:
                 return self._capture.finish(results), returned, None
@@ -208,7 +201,8 @@ class ReplayedProgram:
         self._generators = trace.generators
         self._outside = [tensor for kind, _, _, tensor in captured.buffers() if kind == "outside"]
         self._structure = structure_of(returned)
-        self._n_results = count(returned)
+        unique, self._positions = unique_tensors(returned)
+        self._n_results = len(unique)
         self._wanted = gradients.wanted if gradients else []
         self.leaves: list[Any] = gradients.sources if gradients else []
         """Leaves that receive gradients; an argument is given by its index."""
@@ -266,12 +260,13 @@ class ReplayedProgram:
         call_over = OpenCall(self._idle, replay)
         if not self._wanted:
             del call_over
-            return rebuild(self._structure, iter(results))
+            return rebuild(self._structure, (results[i] for i in self._positions))
 
         def backward(grads: list[Any], sums: list[Any]) -> tuple[Any, ...]:
             return self._backward(call_over, leaves, grads, sums, results)
 
-        return rebuild(self._structure, iter(attached(results, self._wanted, leaves, backward)))
+        made = attached(results, self._wanted, leaves, backward)
+        return rebuild(self._structure, (made[i] for i in self._positions))
 
     def _backward(
         self, call: OpenCall, leaves: list[Any], grads: list[Any], sums: list[Any], results: list[Any]
@@ -357,13 +352,31 @@ class OpenCall:
             self.give_back(self._replay)
 
 
+def unique_tensors(returned: Any) -> tuple[list[Any], list[int]]:
+    """Return the tensors of a value, each once, and for each place of a tensor its position among them."""
+    tensors: list[Any] = []
+    flatten(returned, tensors)
+    unique = {id(each): each for each in tensors}
+    order = {number: i for i, number in enumerate(unique)}
+    return list(unique.values()), [order[id(each)] for each in tensors]
+
+
 def attached(
     results: list[Any], wanted: list[int], leaves: list[Any], backward: Callable[..., Any]
 ) -> list[Any]:
     """Return the results, with those at the indices `wanted` attached to the leaves by `backward`."""
+
+    def checked(grads: list[Any], sums: list[Any]) -> Any:
+        if native.grad_enabled():
+            raise RuntimeError(
+                "jit: create_graph=True, but the backward pass of a captured function has no graph of its "
+                "own; call the function without jit, or compute its gradients inside of it"
+            )
+        return backward(grads, sums)
+
     made = list(results)
     for i, each in zip(
-        wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted], True), strict=True
+        wanted, native.attach("jit", checked, leaves, [results[i] for i in wanted], True), strict=True
     ):
         made[i] = each
     return made

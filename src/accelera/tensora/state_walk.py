@@ -12,6 +12,7 @@ import fractions
 import functools
 import gc
 import io
+import operator
 import pickle
 import random
 import re
@@ -173,7 +174,9 @@ class StateWalk:
             self._queue.append((item, f"{path}[{key!r:.40}]"))
         order = list(items)
         if len(order) > 1:
-            self.guard.add_check(path, lambda: list(items) == order)
+            self.guard.add_check(
+                path, lambda: len(items) == len(order) and all(map(operator.is_, items, order))
+            )
         self._record_subclass(items, path)
 
     def _record_view(self, view: Any, path: str) -> None:
