@@ -34,7 +34,9 @@ from accelera.tensora.random import Generator
 from accelera.tensora.state_guard import ABSENT, StateGuard
 
 MAX_ARRAY_BYTES = 1 << 24
-"""Largest NumPy array whose elements each call compares; functions that read larger ones are not captured."""
+"""Maximum size of the arrays whose elements each call compares; functions that read more are not captured."""
+MAX_VALUES = 100_000
+"""Maximum number of objects that each call compares."""
 
 _IMMUTABLE = (
     bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
@@ -63,6 +65,7 @@ class StateWalk:
         """Names of values that a replay cannot follow."""
         self._names: set[str] = set()
         self._has_all_names = False
+        self._array_bytes = 0
         self._visited: dict[int, Any] = {}
         self._scanned: set[Any] = set()
         """Classes, and (module, name), that were recorded."""
@@ -72,6 +75,9 @@ class StateWalk:
         self._random_states: list[tuple[str, Callable[[], Any], Any]] = []
         self._add_random_state("random", random.getstate)
         self._add_random_state("numpy.random", lambda: repr(np.random.get_state(legacy=False)))
+        torch: Any = sys.modules.get("torch")
+        if hasattr(torch, "get_rng_state"):
+            self._add_random_state("torch", lambda: bytes(torch.get_rng_state().numpy()))
 
     # --- interface of the observer
 
@@ -86,6 +92,10 @@ class StateWalk:
             if isinstance(value, _IMMUTABLE) or id(value) in self._visited:
                 continue
             self._visited[id(value)] = value
+            if len(self._visited) > MAX_VALUES:
+                self.unguarded.append(f"more than {MAX_VALUES} values, among them {path}")
+                self._queue.clear()
+                return
             self._record(value, path)
 
     def add_names(self, names: Iterable[str]) -> None:
@@ -196,8 +206,7 @@ class StateWalk:
         self._queue += [(item, path) for item in before]
 
     def _record_array(self, array: Any, path: str) -> None:
-        if array.nbytes > MAX_ARRAY_BYTES:
-            self.unguarded.append(f"the array {path} of {array.nbytes} bytes")
+        if not self._has_capacity(array.nbytes, path):
             return
         if array.dtype.hasobject:
             self._queue += [(item, path) for item in array.ravel().tolist()]
@@ -206,8 +215,18 @@ class StateWalk:
             path, lambda: (array.shape, array.dtype) == layout and bool(array.tobytes() == data)
         )
 
+    def _has_capacity(self, nbytes: int, path: str) -> bool:
+        """Return whether elements of this size can be compared in each call."""
+        self._array_bytes += nbytes
+        if self._array_bytes > MAX_ARRAY_BYTES:
+            self.unguarded.append(f"arrays of more than {MAX_ARRAY_BYTES} bytes, among them {path}")
+            return False
+        return True
+
     def _record_array_of(self, value: Any, path: str) -> None:
         data = np.asarray(value).tobytes()
+        if not self._has_capacity(len(data), path):
+            return
         self.guard.add_check(path, lambda: np.asarray(value).tobytes() == data)
 
     def _record_opaque(self, value: Any, path: str) -> None:
