@@ -370,7 +370,9 @@ class StateWalk:
         )
 
     def _scan(self, namespace: dict[str, Any], path: str, recorded: set[str], names: Iterable[str]) -> None:
-        for name in [name for name in namespace if name in names and name not in recorded]:
+        named = names if isinstance(names, set) else set(names)
+        new = named.intersection(namespace) - recorded
+        for name in [name for name in namespace if name in new] if new else ():
             recorded.add(name)
             if name.endswith("_hooks") or name in ("_parameters", "_buffers", "_modules"):
                 continue
