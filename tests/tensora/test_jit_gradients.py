@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
+from accelera.tensora import nn
 from tests.tensora.random_programs import programs, run_program, values
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
@@ -96,6 +97,42 @@ def test_gradients_of_one_tensor_returned_twice():
             (loss + (third * first * 0.7).sum()).backward()
             gradients.append(x.grad)
     check_gradients(gradients[1::2], gradients[::2])
+
+
+HOOKS = {
+    "of a leaf": lambda module, calls: module[0].weight.register_hook(lambda g: g * 2),
+    "of a leaf, which counts": lambda module, calls: module[0].weight.register_hook(lambda g: calls.append(1)),
+    "after a leaf": lambda module, calls: module[0].weight.register_post_accumulate_grad_hook(
+        lambda p: calls.append(1)
+    ),
+    "of a layer": lambda module, calls: module[1].register_full_backward_hook(
+        lambda layer, given, grads: (given[0] * 3,)
+    ),
+    "of a layer, which counts": lambda module, calls: module[1].register_full_backward_hook(
+        lambda layer, given, grads: calls.append(1)
+    ),
+    "of a value": lambda module, calls: module[1].register_forward_hook(
+        lambda layer, given, result: result.register_hook(lambda g: g * 5) and None
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.parametrize("hook", HOOKS)
+def test_gradient_hooks_are_called_as_by_the_function(hook):
+    outcomes = []
+    for wrap in (lambda function: function, ts.jit):
+        ts.random.manual_seed(0)
+        module, calls = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), []
+        HOOKS[hook](module, calls)
+        run, gradients = wrap(module), []
+        for seed in range(4):
+            module.zero_grad()
+            run(values((3, 4), seed)).sum().backward()
+            gradients += [each.grad for each in module.parameters()]
+        outcomes.append((gradients, len(calls)))
+    check_gradients(outcomes[1][0], outcomes[0][0])
+    assert outcomes[1][1] == outcomes[0][1]
 
 
 def test_gradients_with_a_graph_of_their_own_are_refused():

@@ -38,6 +38,15 @@ bool has_graph(const T& x) {
            std::none_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) { return node->released; });
 }
 
+/// Whether Python is called with a gradient of what these operations compute.
+bool has_hooks(const std::vector<T>& outputs) {
+    const auto nodes = graph_of(outputs);
+    return std::any_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) {
+        return std::any_of(node->watches.begin(), node->watches.end(),
+                           [](const Node::Watch& watch) { return watch.hooks && !watch.hooks->all.empty(); });
+    });
+}
+
 std::vector<T> leaves_of(const std::vector<T>& outputs) {
     std::vector<T> leaves;
     std::set<const Tensor*> seen;
@@ -208,6 +217,16 @@ void bind_jit(nb::module_& module) {
     bind_kernels(module);
     module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
     module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
+    module.def("has_hooks", has_hooks, "Whether gradients between the leaves and the outputs have hooks.");
+    module.def(
+        "gradients_of",
+        [](const std::vector<T>& outputs, const std::vector<T>& grads, const std::vector<T>& inputs) {
+            BackwardOptions options;
+            options.retain_graph = options.allow_unused = true;
+            options.accumulate = options.leaf_hooks = false;
+            return run_backward(outputs, grads, inputs, options);
+        },
+        "Gradients of leaves, before their hooks; None where nothing leads to a leaf. The graph is kept.");
     module.def("uses_of", uses_of, "How many operations that lead to the outputs read each leaf.");
     module.def(
         "peek",

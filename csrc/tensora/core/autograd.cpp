@@ -545,7 +545,7 @@ class Engine {
         Gradient& gradient = *waiting.leaf->gradient();
         if (!options_.retain_graph) gradient.first_use = 0;
         T& grad = waiting.grads[0];
-        if (gradient.hooks) grad = call_hooks(*gradient.hooks, grad);
+        if (gradient.hooks && options_.leaf_hooks) grad = call_hooks(*gradient.hooks, grad);
         keep_wanted(key, waiting);
         if (!options_.accumulate) return;
         if (!gradient.grad) gradient.grad = std::make_shared<T>();

@@ -130,6 +130,7 @@ struct BackwardOptions {
     bool create_graph = false;
     bool accumulate = true;  ///< into leaves; otherwise only the gradients of `inputs` are found
     bool allow_unused = false;
+    bool leaf_hooks = true;  ///< hooks of leaves are called
 };
 /// Gradients of `inputs` (null where nothing leads there), and of all leaves when accumulating.
 std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads,

@@ -139,7 +139,7 @@ class Jitted:
 
     @property
     def _name(self) -> str:
-        return getattr(self._function, "__qualname__", repr(self._function))
+        return _name_of(self._function)
 
     def _capture(self, key: Hashable, arguments: list[Any], values: tuple[Any, Any]) -> Any:
         # Captured gradients end at detached leaves; from there the graph outside of the function goes on.

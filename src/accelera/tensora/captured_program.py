@@ -65,6 +65,10 @@ class FunctionTrace:
             gradients = Gradients.of(results, uses)
             if gradients is None:
                 return self._capture.finish(results), returned, None
+            if native.has_hooks(gradients.outputs):
+                # A capture of the backward pass would call them with gradients that are not the caller's.
+                self.unguarded.append("a hook of a gradient inside of the function")
+                return self._capture.finish(results), returned, gradients
             self._capture.end_part()
             self._capture.begin_alternatives()
             found = gradients.capture(self._capture)
@@ -181,7 +185,7 @@ class Gradients:
         starts = [*zip(self.outputs, given, strict=True), *zip(self.leaves, sums, strict=True)]
         tensors = [tensor for tensor, grad in starts if grad is not None]
         grads = [grad.detach() for _, grad in starts if grad is not None]
-        return tuple(native.backward(tensors, grads, self.leaves, True, False, False, True))
+        return tuple(native.gradients_of(tensors, grads, self.leaves))
 
 
 class ReplayedProgram:
