@@ -101,7 +101,9 @@ def test_gradients_of_one_tensor_returned_twice():
 
 HOOKS = {
     "of a leaf": lambda module, calls: module[0].weight.register_hook(lambda g: g * 2),
-    "of a leaf, which counts": lambda module, calls: module[0].weight.register_hook(lambda g: calls.append(1)),
+    "of a leaf, which counts": lambda module, calls: module[0].weight.register_hook(
+        lambda g: calls.append(1)
+    ),
     "after a leaf": lambda module, calls: module[0].weight.register_post_accumulate_grad_hook(
         lambda p: calls.append(1)
     ),

@@ -42,6 +42,8 @@ bool has_graph(const T& x) {
 bool has_hooks(const std::vector<T>& outputs) {
     const auto nodes = graph_of(outputs);
     return std::any_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) {
+        // Backward hooks of modules are operations of their own.
+        if (!node->op && node->name().ends_with("Hook")) return true;
         return std::any_of(node->watches.begin(), node->watches.end(),
                            [](const Node::Watch& watch) { return watch.hooks && !watch.hooks->all.empty(); });
     });
