@@ -221,11 +221,8 @@ def test_results_that_are_kept_stay(device):
 
 
 def test_signatures_and_devices_are_told_apart(device):
-    calls = []
-
     @ts.jit
     def function(x):
-        calls.append(x.device)
         return ts.exp(x) @ x
 
     for _ in range(CALLS):
@@ -236,7 +233,7 @@ def test_signatures_and_devices_are_told_apart(device):
             on("cuda:1", values((3, 3))),
         ):
             check_close([function(x)], [ts.exp(x) @ x])
-    assert calls == ["cpu", device, device, "cuda:1"]
+    assert function._n_programs == 4
 
 
 def test_an_error_in_the_middle(device):
@@ -539,3 +536,38 @@ def test_a_driver_without_graphs(device):
     command = [sys.executable, "-c", OLD_DRIVER, os.environ["EMULATED_CUDA_FOLDER"]]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.stdout.strip() == "0", found.stderr
+
+
+def test_arguments_with_strides_that_share_memory(device):
+    def function(a, b):
+        a *= 2
+        b += deep(a, b)
+        return deep(b, a) + 1
+
+    jitted, memory = ts.jit(function), []
+    for call in (function, jitted):
+        found = []
+        for i in range(2 * CALLS):
+            x = on(device, values((6, 6), i))
+            pair = ((x[::2, ::2], x[1::2, 1::2]), (x[1:4, :3], x[2:5, 1:4]), (x.T[:3, :3], x[3:, 3:]))[i % 3]
+            found += [call(*pair), x]
+        memory.append(found)
+    check_close(memory[1], memory[0])
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_gradients_of_some_of_the_results(device, used):
+    def function(x, y):
+        z = deep(x, y)
+        return z * y, deep(z, x)
+
+    jitted, gradients = ts.jit(function), []
+    for call in (function, jitted):
+        for i in range(2 * CALLS):
+            leaves = [on(device, values((4, 4), seed)) for seed in (i, i + 10)]
+            for leaf in leaves:
+                leaf.requires_grad = True
+            results = call(*leaves)
+            sum(((results[k] * results[k]).sum() for k in used), ts.zeros(()).to(device)).backward()
+            gradients += [leaf.grad for leaf in leaves]
+    check_close(gradients[len(gradients) // 2 :], gradients[: len(gradients) // 2])

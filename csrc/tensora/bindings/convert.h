@@ -143,6 +143,7 @@ void bind_networks(nb::module_& module);
 void bind_autograd(nb::module_& module);
 void bind_budget(nb::module_& module);
 void bind_jit(nb::module_& module);
+void bind_state_guard(nb::module_& module);
 void bind_autocast(nb::module_& module);
 
 }  // namespace accelera::tensora

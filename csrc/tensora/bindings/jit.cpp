@@ -8,6 +8,7 @@
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
+#include "tensora/jit/arguments.h"
 #include "tensora/jit/capture.h"
 #include "tensora/jit/element_kernel.h"
 #include "tensora/jit/tile_kernel.h"
@@ -37,6 +38,17 @@ bool has_graph(const T& x) {
            std::none_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) { return node->released; });
 }
 
+/// Whether Python is called with a gradient of what these operations compute.
+bool has_hooks(const std::vector<T>& outputs) {
+    const auto nodes = graph_of(outputs);
+    return std::any_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) {
+        // Backward hooks of modules are operations of their own.
+        if (!node->op && node->name().ends_with("Hook")) return true;
+        return std::any_of(node->watches.begin(), node->watches.end(),
+                           [](const Node::Watch& watch) { return watch.hooks && !watch.hooks->all.empty(); });
+    });
+}
+
 std::vector<T> leaves_of(const std::vector<T>& outputs) {
     std::vector<T> leaves;
     std::set<const Tensor*> seen;
@@ -46,14 +58,13 @@ std::vector<T> leaves_of(const std::vector<T>& outputs) {
     return leaves;
 }
 
-std::vector<int32_t> written_arguments(const CapturedProgram& program) {
-    std::set<int32_t> written;
-    for (const CapturedStep& step : program.steps)
-        for (const CapturedOperand& output : step.outputs) {
-            const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
-            if (buffer.kind == CapturedBuffer::Kind::argument) written.insert(buffer.argument);
-        }
-    return {written.begin(), written.end()};
+/// How many operations that lead to these tensors read each leaf.
+std::vector<int64_t> uses_of(const std::vector<T>& outputs, const std::vector<T>& leaves) {
+    std::vector<int64_t> uses(leaves.size());
+    for (const Ref<Node>& node : graph_of(outputs))
+        for (const Edge& edge : node->edges)
+            for (size_t i = 0; edge.leaf && i < leaves.size(); ++i) uses[i] += edge.leaf == leaves[i];
+    return uses;
 }
 
 nb::dict params_of(const Params& params) {
@@ -208,6 +219,17 @@ void bind_jit(nb::module_& module) {
     bind_kernels(module);
     module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
     module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
+    module.def("has_hooks", has_hooks, "Whether gradients between the leaves and the outputs have hooks.");
+    module.def(
+        "gradients_of",
+        [](const std::vector<T>& outputs, const std::vector<T>& grads, const std::vector<T>& inputs) {
+            BackwardOptions options;
+            options.retain_graph = options.allow_unused = true;
+            options.accumulate = options.leaf_hooks = false;
+            return run_backward(outputs, grads, inputs, options);
+        },
+        "Gradients of leaves, before their hooks; None where nothing leads to a leaf. The graph is kept.");
+    module.def("uses_of", uses_of, "How many operations that lead to the outputs read each leaf.");
     module.def(
         "peek",
         [](const T& x) {
@@ -229,13 +251,26 @@ void bind_jit(nb::module_& module) {
         "Elements of the memory that a tensor lies in, in a row.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
     module.def(
-        "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
+        "signature_of",
+        [](const std::vector<T>& arguments) -> nb::object {
+            const auto signature = signature_of(arguments);
+            if (!signature) return nb::none();
+            return nb::bytes(signature->data(), signature->size());
+        },
+        "Key of the arguments of a captured function, or None if no captured program can express it.");
+    module.def(
+        "is_borrowed", [](const T& x) { return x->storage()->borrowed(); },
+        "Whether another library owns the memory.");
+    module.def("any_overlap", any_overlap,
+               "Whether a tensor or its gradient may have an element in common with an argument.");
+    module.def(
+        "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting || anomaly(); },
         "Whether a captured program must not take an operation's place now.");
     nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
         .def("simplify", simplify)
         .def("fuse", fuse)
         .def("place", place_buffers)
-        .def("written_arguments", written_arguments)
+        .def("reads_hold", &CapturedProgram::reads_hold)
         .def("steps", steps_of)
         .def("buffers", buffers_of)
         .def("parts", parts_of)
@@ -258,6 +293,7 @@ void bind_jit(nb::module_& module) {
         .def("add_arguments", [](CaptureHandle& self,
                                  const std::vector<T>& arguments) { self.capture->add_arguments(arguments); })
         .def("end_part", [](CaptureHandle& self) { self.capture->end_part(); })
+        .def("begin_alternatives", [](CaptureHandle& self) { self.capture->begin_alternatives(); })
         .def("pause", [](CaptureHandle&) { thread_state.capture = nullptr; })
         .def("resume", [](CaptureHandle& self) { thread_state.capture = self.capture.get(); })
         .def("finish",
@@ -279,6 +315,7 @@ void bind_jit(nb::module_& module) {
                 const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
                  self.replay->begin(arguments, draws);
              })
+        .def("skip_part", [](ReplayHandle& self, size_t n_arguments) { self.replay->skip_part(n_arguments); })
         .def("run_part", [](ReplayHandle& self) { self.replay->run_part(); })
         .def("add_arguments", [](ReplayHandle& self,
                                  const std::vector<T>& arguments) { self.replay->add_arguments(arguments); })

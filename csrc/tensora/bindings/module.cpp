@@ -184,8 +184,12 @@ std::shared_ptr<nb::object> shared(nb::object object) {
 /// Operation of the user's own: gradients come from a Python function.
 class CustomNode final : public Node {
   public:
-    CustomNode(std::string name, std::shared_ptr<nb::object> function, std::span<const T> inputs)
-        : Node(nullptr, inputs), name_(std::move(name)), function_(std::move(function)) {}
+    CustomNode(std::string name, std::shared_ptr<nb::object> function, std::span<const T> inputs,
+               bool continues_sums)
+        : Node(nullptr, inputs),
+          name_(std::move(name)),
+          function_(std::move(function)),
+          continues_sums_(continues_sums) {}
 
     std::string name() const override { return name_; }
 
@@ -197,6 +201,12 @@ class CustomNode final : public Node {
         nb::list given;
         for (size_t i = 0; i < grads.size(); ++i)
             given.append(grads[i] ? grads[i] : zeros(outputs[i].shape, outputs[i].dtype));
+        if (continues_sums_) {
+            given = nb::list();
+            given.append(list_of_optional(grads));
+            given.append(list_of_optional(sums_));
+            sums_.clear();
+        }
         nb::object result = (*function_)(*nb::tuple(given));
         if (!nb::isinstance<nb::tuple>(result)) result = nb::make_tuple(result);
         const nb::tuple all = nb::borrow<nb::tuple>(result);
@@ -215,20 +225,29 @@ class CustomNode final : public Node {
         return results;
     }
     void release() override { function_.reset(); }
+    SmallVector<T>* sums() override { return continues_sums_ ? &sums_ : nullptr; }
 
   private:
+    static nb::list list_of_optional(const SmallVector<T>& tensors) {
+        nb::list result;
+        for (const T& tensor : tensors) result.append(tensor ? nb::cast(tensor) : nb::none());
+        return result;
+    }
+
     std::string name_;
     std::shared_ptr<nb::object> function_;
+    bool continues_sums_;
+    SmallVector<T> sums_;
 };
 
 std::vector<T> attach(const std::string& name, nb::object function, const std::vector<T>& inputs,
-                      const std::vector<T>& outputs) {
+                      const std::vector<T>& outputs, bool continues_sums) {
     bool tracked = false;
     for (const T& input : inputs) tracked = tracked || input->tracked() || bool(node_of(*input));
     std::vector<T> results;
     for (const T& output : outputs) results.push_back(output->detach());
     if (!tracked || !grad_enabled()) return results;
-    const Ref<Node> node(new CustomNode(name, shared(std::move(function)), inputs));
+    const Ref<Node> node(new CustomNode(name, shared(std::move(function)), inputs, continues_sums));
     for (size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i]->shape(), results[i]->dtype()});
         if (!is(results[i]->dtype(), inexact)) continue;
@@ -326,7 +345,10 @@ void bind_autograd(nb::module_& module) {
         for (const auto& grad : grads) given.push_back(grad.value_or(T()));
         return run_backward(outputs, given, inputs, {retain_graph, create_graph, accumulate, allow_unused});
     });
-    module.def("attach", attach);
+    // With continues_sums the function gets two lists, in which None may be: the gradients of the outputs,
+    // and the sums of the gradients that the inputs have so far, to which it adds its own.
+    module.def("attach", attach, nb::arg("name"), nb::arg("function"), nb::arg("inputs"), nb::arg("outputs"),
+               nb::arg("continues_sums") = false);
     module.def("grad_fn", grad_fn);
     module.def("add_hook", add_hook);
     module.def("remove_hook", remove_hook);
@@ -378,6 +400,7 @@ NB_MODULE(_tensora, module) {
     bind_autocast(module);
     bind_budget(module);
     bind_jit(module);
+    bind_state_guard(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

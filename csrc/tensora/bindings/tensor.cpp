@@ -247,7 +247,12 @@ void bind_gradient(nb::class_<Tensor>& type) {
         },
         "Whether operations on the tensor are recorded, so that gradients flow back to it.");
     type.def_prop_rw(
-        "grad", [](const T& x) { return collected_gradient(*x); },
+        "grad",
+        [](const T& x) {
+            if (Capture* const capture = Capture::here()) [[unlikely]]
+                capture->gradient_read(x);
+            return collected_gradient(*x);
+        },
         [](const T& x, nb::handle grad) {
             T value;
             if (!grad.is_none()) value = nb::cast<T>(grad);

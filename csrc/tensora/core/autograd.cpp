@@ -482,10 +482,24 @@ class Engine {
             if (!options_.retain_graph) node.release();
             return;
         }
+        if (SmallVector<T>* const sums = node.sums()) *sums = take_sums(node);
         const SmallVector<T> grads = backward_of(node, waiting.grads);
         if (!options_.retain_graph) node.release();
         for (size_t i = 0; i < node.edges.size(); ++i)
             if (node.edges[i].wanted() && i < grads.size() && grads[i]) send(node.edges[i], grads[i]);
+    }
+
+    /// Gradients that the inputs of a node have so far, removed from the engine.
+    SmallVector<T> take_sums(const Node& node) {
+        SmallVector<T> sums(node.edges.size());
+        for (size_t i = 0; i < sums.size(); ++i) {
+            const Edge& edge = node.edges[i];
+            const auto place =
+                waiting_.find(edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get());
+            if (edge.wanted() && place != waiting_.end())
+                sums[i] = std::exchange(place->second.grads[size_t(edge.output)], T());
+        }
+        return sums;
     }
 
     /// The gradient of a slice is added where the slice lies in a gradient that is there already: no zeros
@@ -531,7 +545,7 @@ class Engine {
         Gradient& gradient = *waiting.leaf->gradient();
         if (!options_.retain_graph) gradient.first_use = 0;
         T& grad = waiting.grads[0];
-        if (gradient.hooks) grad = call_hooks(*gradient.hooks, grad);
+        if (gradient.hooks && options_.leaf_hooks) grad = call_hooks(*gradient.hooks, grad);
         keep_wanted(key, waiting);
         if (!options_.accumulate) return;
         if (!gradient.grad) gradient.grad = std::make_shared<T>();

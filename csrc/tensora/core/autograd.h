@@ -40,6 +40,8 @@ class Node : public Counted {
     virtual std::string name() const { return op->name; }
     /// Gradients of the inputs from those of the outputs; a missing one is zero.
     virtual SmallVector<T> backward(const SmallVector<T>& grads);
+    /// Where the engine puts the gradients that the inputs have so far, for a node that adds its own to them.
+    virtual SmallVector<T>* sums() { return nullptr; }
     /// Let go of what was saved: the graph was used.
     virtual void release();
 
@@ -128,6 +130,7 @@ struct BackwardOptions {
     bool create_graph = false;
     bool accumulate = true;  ///< into leaves; otherwise only the gradients of `inputs` are found
     bool allow_unused = false;
+    bool leaf_hooks = true;  ///< hooks of leaves are called
 };
 /// Gradients of `inputs` (null where nothing leads there), and of all leaves when accumulating.
 std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads,

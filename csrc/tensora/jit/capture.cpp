@@ -6,6 +6,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/functions.h"
+#include "tensora/jit/arguments.h"
 
 namespace accelera::tensora {
 
@@ -41,9 +42,14 @@ void Capture::add_arguments(const std::vector<T>& arguments) {
         Storage& storage = *argument->storage();
         arguments_.push_back(argument);
         note_leaf(argument);
-        if (storage.captured.record == number_ && storage.captured.place >= 0) continue;  // given twice
+        if (storage.captured.record == number_ && storage.captured.place >= 0) continue;
+        // Arguments that share a storage share a buffer, which spans the elements of all of them.
+        ElementRange range = elements_of(argument->layout());
+        for (const T& other : arguments)
+            if (other->storage() == argument->storage()) range.include(elements_of(other->layout()));
         CapturedBuffer buffer{Memory::argument};
-        buffer.nbytes = argument->size() * size_of(argument->dtype());
+        buffer.nbytes = (range.end - range.begin) * size_of(argument->dtype());
+        buffer.before = argument->layout().offset - range.begin;
         buffer.argument = int32_t(arguments_.size()) - 1;
         storage.captured = {number_, add_buffer(std::move(buffer), storage.device())};
     }
@@ -74,12 +80,12 @@ int32_t Capture::buffer_of(const T& tensor) {
     return storage.captured.place;
 }
 
-/// An argument's buffer begins with its first element.
+/// The buffer of arguments begins with the lowest element of theirs.
 CapturedOperand Capture::operand_of(const T& tensor) {
     CapturedOperand operand{buffer_of(tensor), tensor->layout(), tensor->dtype()};
     const CapturedBuffer& buffer = program_->buffers[size_t(operand.buffer)];
     if (buffer.kind == Memory::argument)
-        operand.layout.offset -= arguments_[size_t(buffer.argument)]->layout().offset;
+        operand.layout.offset -= arguments_[size_t(buffer.argument)]->layout().offset - buffer.before;
     note_leaf(tensor);
     return operand;
 }
@@ -169,14 +175,34 @@ void Capture::add_write(const Op& op, std::span<const T> inputs, const Params& p
     program_->steps.push_back(std::move(step));
 }
 
-void Capture::refuse_read(const Tensor& tensor, const char* what) const {
+void Capture::gradient_read(const T& leaf) {
+    note_leaf(leaf);
+    const auto state = leaf_states_.find(leaf.get());
+    if (state == leaf_states_.end() || state->second.ever_set) return;
+    if (state->second.had_one != bool(collected_gradient(*leaf))) return;  // the function has made it
+    const auto argument = std::find(arguments_.begin(), arguments_.end(), leaf);
+    const bool is_outside = argument == arguments_.end();
+    program_->gradient_reads.push_back({is_outside ? leaf : T(),
+                                        is_outside ? -1 : int32_t(argument - arguments_.begin()),
+                                        !state->second.had_one});
+}
+
+void Capture::refuse_read(const Tensor& tensor, const char* what) {
     const Storage::Recorded& captured = tensor.storage()->captured;
-    if (captured.record != number_ || captured.place < 0) return;
+    if (captured.record != number_) return note_read(tensor);
+    if (captured.place < 0) return;
     const Memory kind = program_->buffers[size_t(captured.place)].kind;
     const bool changed = size_t(captured.place) < written_.size() && written_[size_t(captured.place)];
-    if (kind != Memory::argument && kind != Memory::computed && !changed) return;
+    if (kind == Memory::outside && !changed) return note_read(tensor);
+    if (kind != Memory::argument && kind != Memory::computed && kind != Memory::gradient && !changed) return;
     fail(Kind::runtime, "jit: ", what, " needs elements of a tensor of shape ", tensor.shape().words(),
          " that each call computes anew; let the function return the tensor, and do this outside of it");
+}
+
+void Capture::note_read(const Tensor& tensor) {
+    const Pause pause;
+    const T alias = tensor.alias(tensor.layout());
+    program_->reads.push_back({alias, bytes_of(alias)});
 }
 
 CapturedGradient Capture::gradient_of(const T& leaf) {

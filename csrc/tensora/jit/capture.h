@@ -29,8 +29,10 @@ class Capture {
     void born(Storage& storage);
     /// The program sets or drops the gradient of a leaf.
     void gradient_set(const T& leaf);
-    /// Raises: the program must not depend on elements that another call computes anew.
-    void refuse_read(const Tensor& tensor, const char* what) const;
+    /// Raises if each call computes the elements anew; notes the elements of a tensor from outside.
+    void refuse_read(const Tensor& tensor, const char* what);
+    /// The function reads the gradient of a leaf.
+    void gradient_read(const T& leaf);
     /// The next random numbers.
     void draw(uint64_t seed, uint64_t number) { draws_.emplace_back(seed, number); }
 
@@ -49,6 +51,8 @@ class Capture {
     void add_arguments(const std::vector<T>& arguments);
     /// Python does something that is no part of the program: here each call stops for it.
     void end_part();
+    /// Of the parts that follow, a call runs at most one.
+    void begin_alternatives() { program_->first_alternative = program_->parts.size(); }
     std::shared_ptr<CapturedProgram> finish(const std::vector<T>& results);
 
   private:
@@ -60,6 +64,7 @@ class Capture {
     CapturedOperand copied(const CapturedOperand& operand);
     void note_written(int32_t buffer);
     void note_leaf(const T& tensor);
+    void note_read(const Tensor& tensor);
     CapturedGradient gradient_of(const T& leaf);
     int32_t draw_of(const Op& op, const Params& params) const;
 

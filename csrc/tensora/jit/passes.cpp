@@ -158,13 +158,16 @@ void share_common_steps(CapturedProgram& program) {
     std::vector<int> version(program.buffers.size());
     std::vector<int32_t> stands_for(program.buffers.size());
     for (size_t i = 0; i < stands_for.size(); ++i) stands_for[i] = int32_t(i);
-    std::map<std::string, std::vector<CapturedOperand>> known;
+    std::map<std::string, std::vector<CapturedOperand>> known, known_to_all;
     size_t part = 0;
     filter_steps(program, [&](size_t i) {
         // Python may write to what is outside between the parts.
-        for (; i >= program.parts[part].end; ++part)
+        for (; i >= program.parts[part].end; ++part) {
             for (size_t k = 0; k < version.size(); ++k)
                 version[k] += program.buffers[k].kind != Memory::computed;
+            if (part + 1 == program.first_alternative) known_to_all = known;
+            if (part >= program.first_alternative) known = known_to_all;
+        }
         CapturedStep& step = program.steps[i];
         for (CapturedOperand& input : step.inputs) input.buffer = stands_for[size_t(input.buffer)];
         bool shareable = !step.in_place;

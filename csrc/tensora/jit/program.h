@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,8 +46,9 @@ struct CapturedBuffer {
     int64_t nbytes = 0;
     Device device{};
     int32_t argument = -1;  ///< that it belongs to, or whose gradient it is
-    T tensor{};             ///< of what is outside or constant; the leaf of a gradient
-    bool kept = false;      ///< outlives the call: part of a result or of a gradient
+    int64_t before = 0;  ///< elements between the start of the buffer and the first element of its argument
+    T tensor{};          ///< of what is outside or constant; the leaf of a gradient
+    bool kept = false;   ///< outlives the call: part of a result or of a gradient
 };
 
 /// Gradient of a leaf when a part of the program has ended: a tensor that the program computed, or none.
@@ -55,6 +57,19 @@ struct CapturedGradient {
     int32_t argument = -1;  ///< the leaf is this argument
     bool was_none = false;  ///< the leaf must have no gradient when the program begins
     CapturedOperand value;  ///< of no buffer where there is none
+};
+
+/// Elements that the function read as Python numbers or arrays; a replay requires the same ones.
+struct CapturedRead {
+    T tensor;
+    std::vector<char> bytes;
+};
+
+/// Leaf whose missing or present gradient the function saw.
+struct CapturedGradientRead {
+    T leaf;
+    int32_t argument = -1;  ///< the leaf is this argument
+    bool is_none = false;
 };
 
 struct CapturedResult {
@@ -81,7 +96,11 @@ struct CapturedProgram {
     std::vector<CapturedBuffer> buffers;
     std::vector<CapturedStep> steps;
     std::vector<Part> parts;
+    /// Of the parts from this one on, a call runs at most one.
+    size_t first_alternative = std::numeric_limits<size_t>::max();
     std::vector<CapturedResult> results;
+    std::vector<CapturedRead> reads;
+    std::vector<CapturedGradientRead> gradient_reads;
     Device device{};  ///< the CUDA device of the memory that is on one
 
     // --- the memory plan
@@ -94,6 +113,8 @@ struct CapturedProgram {
     int64_t least_bytes() const { return arena.least_bytes + device_arena.least_bytes; }
     /// Most bytes that a call allocates.
     int64_t peak_bytes() const { return arena_bytes() + kept_bytes + workspace_bytes; }
+    /// Whether elements that the function read outside of the program are what they were.
+    bool reads_hold() const;
     /// For readers: a line for each step.
     std::string words() const;
 };
@@ -164,6 +185,8 @@ class Replay final : public Counted {
     void begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws);
     /// Tensors that the next part is given besides.
     void add_arguments(const std::vector<T>& arguments);
+    /// Leave out the next part, and the arguments that are added for it.
+    void skip_part(size_t n_arguments);
     /// Run the next part, and set the gradients that it makes.
     void run_part();
     /// Results `first` to `end` of the call, which earlier parts have computed.
@@ -178,6 +201,7 @@ class Replay final : public Counted {
 
   private:
     struct Bound;
+    bool shares_memory(const std::vector<T>& arguments) const;
     T tensor_of(const CapturedOperand& operand);
     T result_of(const CapturedOperand& operand) const;
     void take_fixed_memory();

@@ -5,6 +5,7 @@
 #include "tensora/core/autograd.h"
 #include "tensora/core/fused_loop.h"
 #include "tensora/functions.h"
+#include "tensora/jit/arguments.h"
 #include "tensora/jit/fixed_memory.h"
 #include "tensora/jit/replay_graphs.h"
 
@@ -134,11 +135,33 @@ bool Replay::fits(const std::vector<T>& arguments) const {
         if (!grad || !grad->contiguous() || grad->size() * size_of(grad->dtype()) != buffer.nbytes)
             return false;
     }
+    for (const CapturedGradientRead& read : program_->gradient_reads)
+        if (read.is_none != !collected_gradient(*leaf_of(read.leaf, read.argument))) return false;
     for (const CapturedProgram::Part& part : program_->parts)
         for (const CapturedGradient& gradient : part.gradients)
             if (gradient.was_none && collected_gradient(*leaf_of(gradient.leaf, gradient.argument)))
                 return false;
-    return true;
+    return !shares_memory(arguments) && program_->reads_hold();
+}
+
+/// Whether the program assumes an argument and another buffer to be apart that are not.
+bool Replay::shares_memory(const std::vector<T>& arguments) const {
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        const CapturedBuffer& buffer = program_->buffers[i];
+        T tensor = buffer.kind == Memory::outside ? buffer.tensor : T();
+        if (buffer.kind == Memory::gradient)
+            tensor = collected_gradient(
+                *(buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)]));
+        if (!tensor) continue;
+        for (const T& argument : arguments)
+            if (argument->storage() == tensor->storage() || may_overlap(*argument, *tensor)) return true;
+    }
+    return false;
+}
+
+bool CapturedProgram::reads_hold() const {
+    return std::all_of(reads.begin(), reads.end(),
+                       [](const CapturedRead& read) { return bytes_of(read.tensor) == read.bytes; });
 }
 
 void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
@@ -223,8 +246,10 @@ void Replay::bring_arguments(size_t first) {
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         const auto argument = size_t(buffer.argument);
-        if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
-            bring(i, memory_of(*arguments_[argument]));
+        if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size() &&
+            arguments_[argument])
+            bring(i,
+                  memory_of(*arguments_[argument]) - buffer.before * size_of(arguments_[argument]->dtype()));
     }
 }
 
@@ -232,6 +257,11 @@ void Replay::add_arguments(const std::vector<T>& arguments) {
     const size_t first = arguments_.size();
     arguments_.insert(arguments_.end(), arguments.begin(), arguments.end());
     bring_arguments(first);
+}
+
+void Replay::skip_part(size_t n_arguments) {
+    arguments_.resize(arguments_.size() + n_arguments);
+    step_ = program_->parts[part_++].end;
 }
 
 /// Memory for the results and gradients that a part begins to write.
@@ -249,8 +279,9 @@ void Replay::bring_kept(size_t part) {
 Ref<Storage> Replay::seen_storage(size_t buffer) const {
     const CapturedBuffer& one = program_->buffers[buffer];
     if (one.kind == Memory::argument)
-        return size_t(one.argument) < arguments_.size() ? arguments_[size_t(one.argument)]->storage()
-                                                        : storages_[buffer];
+        return size_t(one.argument) < arguments_.size() && arguments_[size_t(one.argument)]
+                   ? arguments_[size_t(one.argument)]->storage()
+                   : storages_[buffer];
     return kept_[buffer] ? kept_[buffer] : storages_[buffer];
 }
 
@@ -355,7 +386,7 @@ std::vector<T> Replay::results(size_t first, size_t end) {
         } else if (buffer.kind == Memory::argument) {
             const T& argument = arguments_[size_t(buffer.argument)];
             Layout layout = result.value.layout;
-            layout.offset += argument->layout().offset;
+            layout.offset += argument->layout().offset - buffer.before;
             results.push_back(argument->alias(layout));
         } else {
             results.push_back(result_of(result.value));

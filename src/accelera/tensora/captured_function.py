@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Hashable, Iterable
+import operator
+import warnings
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
-from accelera.tensora.captured_program import FunctionTrace, ReplayedProgram, attached, whole
+from accelera.tensora.call_observer import CallObserver
+from accelera.tensora.captured_program import (
+    FunctionTrace,
+    Gradients,
+    ReplayedProgram,
+    attached,
+    unique_tensors,
+)
 from accelera.tensora.core import native
-from accelera.tensora.nn.module import Module
-from accelera.tensora.python_calls import current
+from accelera.tensora.python_calls import Rehearsal, current
+from accelera.tensora.state_walk import StateWalk
 from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 __all__ = ["JitReport", "Jitted", "jit"]
@@ -74,24 +81,33 @@ class Jitted:
         self._graphs = graphs
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
         self._n_programs = 0
-        self._modules: _ModuleGuard | None = None
-        self._argument_guards: dict[int, _ModuleGuard] = {}
+        self._refusals: dict[Hashable, str] = {}
+        """Reasons why calls with a signature run as written."""
+        self._uses: dict[Hashable, set[tuple[int, ...]]] = {}
+        """Subsets of the results that get gradients, where these are not all."""
+        self._refused_once: set[Hashable] = set()
+        """Signatures whose last call could not be captured."""
+        self._rehearsed: set[Hashable] = set()
+        """Signatures with arguments of an outer graph, for which a call has shown that it can be captured."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, or replay the captured program that fits the arguments; return the results."""
         if current.trace is not None or native.is_eager_only():
             return self._function(*args, **kwargs)
-        given: list[Any] = []
-        structure = flatten((args, kwargs), given)
-        arguments = _without_overlap(given)
-        key = self._key(structure, arguments)
-        known = self._programs.setdefault(key, [])
-        for program in known:
-            if program.fits(arguments):
-                return program(arguments, self._leaves_of(program, arguments))
-        if self._n_programs >= MOST_PROGRAMS:
+        arguments: list[Any] = []
+        key = self._key(flatten((args, kwargs), arguments), arguments)
+        if key is None:
             return self._function(*args, **kwargs)
-        return self._capture(known, given, arguments, (args, kwargs))
+        for program in self._programs.get(key, ()):
+            if not program.fits(arguments):
+                continue
+            if not program.new_uses:
+                return program(arguments, self._leaves_of(program, arguments))
+            self._replace(key, program)
+            break
+        if key in self._refusals or self._n_programs >= MOST_PROGRAMS:
+            return self._function(*args, **kwargs)
+        return self._capture(key, arguments, (args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind the function to an instance, as a method."""
@@ -103,88 +119,130 @@ class Jitted:
         Raises
         ------
         RuntimeError
-            If there was no such call yet.
+            If there was no such call yet, or it was not captured.
 
         """
         arguments: list[Any] = []
-        structure = flatten((args, kwargs), arguments)
-        programs = self._programs.get(self._key(structure, _without_overlap(arguments)))
+        key = self._key(flatten((args, kwargs), arguments), arguments)
+        programs = self._programs.get(key, ())
         if not programs:
+            if key in self._refusals:
+                raise RuntimeError(
+                    f"jit: {self._name} runs as written with such arguments: {self._refusals[key]}; "
+                    "only captured calls have a report"
+                )
             raise RuntimeError(
                 f"jit: {self._name} was not called with such arguments yet; call it once, then ask "
                 "for its report"
             )
-        return _report(programs[-1])
+        return _report(next((each for each in programs if each.guard.changed() is None), programs[-1]))
 
     @property
     def _name(self) -> str:
-        return getattr(self._function, "__qualname__", repr(self._function))
+        return _name_of(self._function)
 
-    def _capture(
-        self, known: list[ReplayedProgram], given: list[Any], arguments: list[Any], values: Any
-    ) -> Any:
+    def _capture(self, key: Hashable, arguments: list[Any], values: tuple[Any, Any]) -> Any:
         # Captured gradients end at detached leaves; from there the graph outside of the function goes on.
-        inner = [_as_leaf(each) for each in arguments]
-        args, kwargs = rebuild(structure_of(values), iter(inner))
+        leaves = {id(each): _as_leaf(each) for each in arguments}
+        inner = [leaves[id(each)] for each in arguments]
+        if any(map(operator.is_not, inner, arguments)):
+            # Tensors that the function leaves elsewhere must have the graph outside: this call finds out.
+            if key not in self._rehearsed:
+                return self._rehearse(key, arguments, values)
+            values = rebuild(structure_of(values), iter(inner))
+        args, kwargs = values
+        walk = self._walk(key)
         trace = FunctionTrace(inner)
-        captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
-        operations = captured.n_steps
-        for i in captured.written_arguments():
-            if arguments[i] is not given[i]:
-                raise RuntimeError(
-                    f"jit: {self._name} writes in place to argument {i}, which is not contiguous or shares "
-                    "memory with another; give it a contiguous tensor of its own"
-                )
+        with CallObserver(walk) as observer:
+            captured, returned, gradients = trace.run(
+                lambda: self._function(*args, **kwargs), self._uses.get(key, ())
+            )
+        walk.guard.close()
+        if gradients is not None:
+            gradients.sources = [_argument_index(each, inner) for each in gradients.leaves]
+        program = ReplayedProgram(captured, trace, returned, gradients, walk.guard)
+        has_escaped = _pass_gradients_on(inner, arguments)
+        reasons = _reasons(observer, walk, trace, values, key, inner) or program.unguarded_tensors()
+        if reasons:
+            self._refuse(key, reasons[0])
+        elif has_escaped:
+            self._refusals[key] = "gradients of tensors that the caller computes"
+        elif not program.shares_memory(arguments):
+            # CUDA graphs copy arguments as ranges of memory, which for strided ones include other elements.
+            self._add(key, program, graphs=self._graphs and all(each.is_contiguous() for each in inner))
+        return _results_of_capture(returned, gradients, inner, arguments)
+
+    def _rehearse(self, key: Hashable, arguments: list[Any], values: tuple[Any, Any]) -> Any:
+        """Call the function as it is written, and find out whether it can be captured."""
+        args, kwargs = values
+        walk, rehearsal = self._walk(key), Rehearsal()
+        with CallObserver(walk) as observer:
+            returned = rehearsal.run(lambda: self._function(*args, **kwargs))
+        if reasons := _reasons(observer, walk, rehearsal, values, key, arguments):
+            self._refuse(key, reasons[0], stack_level=5)
+        else:
+            self._rehearsed.add(key)
+        return returned
+
+    def _add(self, key: Hashable, program: ReplayedProgram, *, graphs: bool) -> None:
+        """Optimize a program, and keep it for further calls with the signature."""
+        program.operations = program.captured.n_steps
         if self._optimize:
-            captured.simplify()
-            captured.fuse()
-        captured.place()
-        program = ReplayedProgram(captured, trace, returned, gradients, graphs=self._graphs)
-        program.operations = operations
-        known.append(program)
+            program.captured.simplify()
+            program.captured.fuse()
+        program.captured.place()
+        program.prepare(graphs=graphs)
+        self._programs.setdefault(key, []).append(program)
         self._n_programs += 1
-        results: list[Any] = []
-        flatten(returned, results)
-        if gradients is None:
-            return rebuild(structure_of(returned), (_detached(each, inner, arguments) for each in results))
-        program.leaves = [_argument_index(each, inner) for each in gradients.leaves]
+        self._refused_once.discard(key)
 
-        def backward(*grads: Any) -> tuple[Any, ...]:
-            return tuple(gradients.flow(whole(grads, gradients.outputs)))
+    def _replace(self, key: Hashable, program: ReplayedProgram) -> None:
+        """Drop a program, so that the next one has backward passes for the results that are used."""
+        self._uses.setdefault(key, set()).update(program.new_uses)
+        self._programs[key].remove(program)
+        self._n_programs -= 1
 
-        made = attached(results, gradients.wanted, self._leaves_of(program, arguments), backward)
-        return rebuild(structure_of(returned), iter(made))
+    def _refuse(self, key: Hashable, reason: str, stack_level: int = 4) -> None:
+        """Let calls with a signature run as written, and warn, if two in sequence cannot be captured."""
+        if key not in self._refused_once:
+            # The first call may fill a cache, or import a module.
+            self._refused_once.add(key)
+            return
+        self._refusals[key] = reason
+        warnings.warn(
+            f"jit: {self._name} runs as written, because it depends on or changes {reason}, which a replay "
+            "cannot follow. Pass the value as an argument, return it, or keep it in a tensor that is written "
+            "in place.",
+            RuntimeWarning,
+            stacklevel=stack_level,
+        )
+
+    def _record_state(self, walk: StateWalk, path: str) -> None:
+        """Record the state of the function instead of that of the captured programs."""
+        walk.visit(self._function, path)
+
+    def _walk(self, key: Any) -> StateWalk:
+        """Return the state that is known before the call: of the function, and of arguments with state."""
+        walk = StateWalk()
+        walk.visit(self._function, _name_of(self._function))
+        for each in _static_objects(key[0]):
+            walk.visit(each, _name_of(each))
+        return walk
 
     @staticmethod
     def _leaves_of(program: ReplayedProgram, arguments: list[Any]) -> list[Any]:
         return [arguments[each] if isinstance(each, int) else each for each in program.leaves]
 
-    def _key(self, structure: Hashable, arguments: list[Any]) -> Hashable:
-        first: dict[int, int] = {}
-        tensors = tuple(
-            (
-                each.shape,
-                each.dtype,
-                str(each.device),
-                each.requires_grad,
-                each.is_leaf,
-                first.setdefault(native.storage_id(each), i),
-            )
-            for i, each in enumerate(arguments)
-        )
-        modes = native.grad_enabled(), native.thread_count()
-        return structure, tensors, modes, self._module_state(structure)
-
-    def _module_state(self, structure: Hashable) -> Hashable:
-        if self._modules is None:
-            self._modules = _ModuleGuard(_referenced_objects(self._function))
-        states = [self._modules.state()]
-        for each in _static_objects(structure):
-            # The objects live as long as the programs that they are part of the signature of.
-            if id(each) not in self._argument_guards:
-                self._argument_guards[id(each)] = _ModuleGuard([each])
-            states.append(self._argument_guards[id(each)].state())
-        return tuple(states)
+    @staticmethod
+    def _key(structure: Hashable, arguments: list[Any]) -> Hashable:
+        """Return the signature of a call; None if no program can express how its arguments share memory."""
+        signature = native.signature_of(arguments)
+        if signature is None:
+            return None
+        # Equal objects may differ in what their comparison leaves out.
+        objects = tuple([id(each) for each in _static_objects(structure)])
+        modes = native.grad_enabled(), native.thread_count(), native.default_float()
+        return structure, signature, objects, modes
 
 
 def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, graphs: bool = True) -> Any:
@@ -194,9 +252,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, gr
     ----------
     function
         Computes with tensors: a network's forward pass, or a whole training step with ``backward()`` and an
-        optimizer's ``step()``. What it does besides with Python happens at captured calls only; numbers and
-        arrays that it reads from outside are those of the captured call. Parameters and other tensors from
-        outside are read, and written, where they are.
+        optimizer's ``step()``. Parameters and other tensors from outside are read, and written, where they
+        are. When other state that the function reads has changed, it is captured again.
     optimize
         Whether the program is simplified and fused; False runs the operations one by one.
     graphs
@@ -210,8 +267,14 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, gr
     Raises
     ------
     RuntimeError
-        When the function needs elements of a tensor that it computes, as ``if``, ``item()`` and sizes that
+        If the function needs elements of a tensor that it computes, as ``if``, ``item()`` and sizes that
         depend on elements do.
+
+    Warns
+    -----
+    RuntimeWarning
+        If calls with a signature run as written, because no guard can follow the state that the function
+        reads, or the function changes it.
 
     """
     if function is None:
@@ -236,21 +299,6 @@ def _report(program: ReplayedProgram) -> JitReport:
     )
 
 
-def _without_overlap(arguments: list[Any]) -> list[Any]:
-    """Return the arguments contiguous, with a copy of each that overlaps another one only in part."""
-    made: list[Any] = []
-    known: dict[int, Any] = {}
-    for each in arguments:
-        whole = native.contiguous(each)
-        other = known.setdefault(native.storage_id(whole), whole)
-        if other is not whole and (
-            native.address(other) != native.address(whole) or other.shape != whole.shape
-        ):
-            whole = native.copy(whole)
-        made.append(whole)
-    return made
-
-
 def _as_leaf(argument: Any) -> Any:
     """Return an argument, detached as a new leaf if it was computed in an autograd graph."""
     if not argument.requires_grad or argument.is_leaf:
@@ -265,73 +313,65 @@ def _argument_index(leaf: Any, arguments: list[Any]) -> Any:
     return next((i for i, each in enumerate(arguments) if each is leaf), leaf)
 
 
+def _pass_gradients_on(inner: list[Any], arguments: list[Any]) -> bool:
+    """Pass gradients that the function has computed on to the graphs of its arguments, if there are any."""
+    has_any = False
+    for leaf, argument in {
+        id(each): (each, given) for each, given in zip(inner, arguments, strict=True)
+    }.values():
+        if leaf is not argument and leaf.grad is not None:
+            argument.backward(leaf.grad)
+            has_any = True
+    return has_any
+
+
+def _reasons(
+    observer: CallObserver,
+    walk: StateWalk,
+    trace: FunctionTrace | Rehearsal,
+    values: tuple[Any, Any],
+    key: Any,
+    arguments: list[Any],
+) -> list[str]:
+    """Return names of what a replay could not repeat of a call that has run."""
+    if unguarded := [*observer.impure, *walk.unguarded, *trace.unguarded]:
+        return unguarded
+    tensors: list[Any] = []
+    try:
+        is_same = flatten(values, tensors) == key[0]
+    except TypeError:
+        is_same = False
+    if not is_same or len(tensors) != len(arguments) or any(map(operator.is_not, tensors, arguments)):
+        return ["a list or dictionary that is an argument"]
+    return walk.changed()
+
+
+def _results_of_capture(
+    returned: Any, gradients: Gradients | None, inner: list[Any], arguments: list[Any]
+) -> Any:
+    """Return the results of a captured call, attached to the graph outside of the function."""
+    results, positions = unique_tensors(returned)
+    if gradients is None:
+        made = [_detached(each, inner, arguments) for each in results]
+        return rebuild(structure_of(returned), (made[i] for i in positions))
+    leaves = [arguments[each] if isinstance(each, int) else each for each in gradients.sources]
+    given = {id(each): argument for each, argument in zip(inner, arguments, strict=True)}
+    made = attached(results, gradients.wanted, leaves, gradients.flow)
+    made = [given.get(id(each), each) for each in made]
+    return rebuild(structure_of(returned), (made[i] for i in positions))
+
+
+def _name_of(value: Any) -> str:
+    """Return the name of a function, or of the type of another object."""
+    return str(getattr(value, "__qualname__", type(value).__name__))
+
+
 def _detached(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
     """Return a result detached from its graph, or the argument if the function returned that."""
     for each, argument in zip(inner, arguments, strict=True):
         if result is each:
             return argument
     return result if result.is_leaf else result.detach()
-
-
-class _ModuleGuard:
-    """Guard of a captured program: the state of all modules that some objects refer to."""
-
-    def __init__(self, roots: list[Any]) -> None:
-        self._roots = _find_modules(roots)
-        self._all_modules: list[Module] = []
-        self._structure: Hashable = None
-
-    def state(self) -> Hashable:
-        """Return a key of the training modes, parameters, buffers and submodules of all modules."""
-        if self._structure != self._ids() or not self._all_modules:
-            self._all_modules = list(
-                {id(inner): inner for each in self._roots for inner in each.modules()}.values()
-            )
-            self._structure = self._ids()
-        return self._structure, tuple(
-            (
-                module.training,
-                tuple(map(id, module._parameters.values())),
-                tuple(map(id, module._buffers.values())),
-            )
-            for module in self._all_modules
-        )
-
-    def _ids(self) -> Hashable:
-        return tuple(tuple(map(id, module._modules.values())) for module in self._all_modules)
-
-
-def _referenced_objects(function: Callable[..., Any]) -> list[Any]:
-    """Return a function, its ``__self__``, and the values of its closure and global variables."""
-    found: list[Any] = [function, getattr(function, "__self__", None)]
-    plain = inspect.unwrap(function)
-    plain = getattr(plain, "__func__", plain)
-    if inspect.isfunction(plain):
-        names = inspect.getclosurevars(plain)
-        found += [*names.nonlocals.values(), *names.globals.values()]
-    return found
-
-
-def _find_modules(values: Iterable[Any]) -> list[Module]:
-    """Return the modules among values, in containers and in attributes, at most two levels deep."""
-    modules: dict[int, Module] = {}
-
-    def look(value: Any, depth: int) -> None:
-        if isinstance(value, Module):
-            modules[id(value)] = value
-        elif isinstance(value, (list, tuple, set)) and depth:
-            for each in value:
-                look(each, depth - 1)
-        elif isinstance(value, dict) and depth:
-            for each in value.values():
-                look(each, depth - 1)
-        elif depth and not isinstance(value, (type, ModuleType)) and hasattr(value, "__dict__"):
-            for each in list(vars(value).values()):
-                look(each, depth - 1)
-
-    for each in values:
-        look(each, 2)
-    return list(modules.values())
 
 
 def _static_objects(structure: Any) -> list[Any]:

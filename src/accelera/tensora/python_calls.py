@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -19,6 +20,50 @@ class FunctionCapture(Protocol):
 
     def draw(self, generator: Any, seed: int, number: int) -> None:
         """Record a draw of random numbers from a generator."""
+
+    def note_unguarded(self, name: str) -> None:
+        """Note that the function does something that a replay cannot repeat."""
+
+
+class Rehearsal:
+    """Call of a function as it is written, in which only what a capture could not repeat is noted."""
+
+    def __init__(self) -> None:
+        self.unguarded: list[str] = []
+
+    def run(self, function: Callable[[], R]) -> R:
+        """Run the function."""
+        current.trace = self
+        try:
+            return function()
+        finally:
+            current.trace = None
+
+    def host_call(self, call: Callable[[], Any], name: str) -> Any:
+        """Run the call, unobserved."""
+        return unobserved(call)
+
+    def draw(self, generator: Any, seed: int, number: int) -> None:
+        """Leave out draws of random numbers, which a replay can repeat."""
+
+    def note_unguarded(self, name: str) -> None:
+        """Note that the function does something that a replay cannot repeat."""
+        self.unguarded.append(name)
+
+
+def unobserved(call: Callable[[], R]) -> R:
+    """Run a call without the profile function: each replay runs it too, so that its state needs no guards."""
+    observer = sys.getprofile()
+    is_function = callable(observer)  # or else the profiler of cProfile
+    if is_function:
+        sys.setprofile(None)
+    before, current.trace = current.trace, None
+    try:
+        return call()
+    finally:
+        current.trace = before
+        if is_function:
+            sys.setprofile(observer)
 
 
 class _Current(threading.local):

@@ -59,11 +59,13 @@ class Generator:
     @property
     def seed(self) -> int:
         """The seed, below 2**64."""
+        self._note_access("seed")
         return self._seed
 
     @property
     def state(self) -> tuple[int, int]:
         """Seed, and number of draws so far. A generator that is given it goes on from there."""
+        self._note_access("state")
         with self._lock:
             return self._seed, self._draws
 
@@ -72,8 +74,13 @@ class Generator:
         seed, draws = state
         if not (0 <= seed < _WORD and 0 <= draws < _WORD):
             raise ValueError(f"Generator.state: {state}; give the two numbers that `state` returned")
+        self._note_access("state")
         with self._lock:
             self._seed, self._draws = seed, draws
+
+    def _note_access(self, name: str) -> None:
+        if current.trace is not None:
+            current.trace.note_unguarded(f"the {name} of a Generator")
 
     def manual_seed(self, seed: int) -> Generator:
         """Begin again with this seed."""

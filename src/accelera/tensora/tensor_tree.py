@@ -68,10 +68,3 @@ def rebuild(structure: Any, tensors: Any) -> Any:
 
 def _make_sequence(kind: type, items: list[Any]) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def count(value: Any) -> int:
-    """Return the number of tensors in a value."""
-    tensors: list[Any] = []
-    flatten(value, tensors)
-    return len(tensors)
