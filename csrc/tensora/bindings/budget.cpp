@@ -128,6 +128,8 @@ void bind_budget(nb::module_& module) {
             nb::arg("room"), nb::arg("plan").none())
         .def("end", [](BudgetHandle& self) { self.budget->end(); })
         .def("log", [](const BudgetHandle& self) { return LogHandle{self.budget->log()}; })
+        .def_prop_ro("operation_count",
+                     [](const BudgetHandle& self) { return self.budget->log().operations.size(); })
         .def_prop_ro("report", [](const BudgetHandle& self) { return self.budget->report(); })
         .def_prop_ro("capacity", [](const BudgetHandle& self) { return self.budget->capacity(); })
         .def_prop_ro("used_bytes", [](const BudgetHandle& self) { return self.budget->used_bytes(); });

@@ -25,6 +25,8 @@ PyObject* python_type(Kind kind) {
             return PyExc_NotImplementedError;
         case Kind::memory:
             return PyExc_MemoryError;
+        case Kind::store:
+            return nb::module_::import_("accelera.errors").attr("StoreError").ptr();
         default:
             return PyExc_ValueError;
     }

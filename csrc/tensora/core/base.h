@@ -16,7 +16,7 @@ namespace accelera::tensora {
 // --- errors
 
 /// The Python exception that an Error becomes.
-enum class Kind { value, type, index, runtime, not_implemented, memory };
+enum class Kind { value, type, index, runtime, not_implemented, memory, store };
 
 struct Error : std::runtime_error {
     Error(Kind kind, const std::string& words) : std::runtime_error(words), kind(kind) {}

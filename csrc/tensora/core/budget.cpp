@@ -83,20 +83,25 @@ void StepBudget::end() {
     follows_ = false;
     settle_transfers();
     std::exception_ptr error;
-    try {
-        for (size_t v = 0; v < held_.size(); ++v)
-            if (held_[v].storage && !is_present(int32_t(v)) && held_[v].storage->house() &&
-                held_[v].storage->house()->slot < 0)
-                restore(*held_[v].storage);
-    } catch (...) {
-        error = std::current_exception();
+    for (size_t v = 0; v < held_.size(); ++v) {
+        Storage* const storage = held_[v].storage;
+        if (!storage || is_present(int32_t(v)) || !storage->house() || storage->house()->slot >= 0) continue;
+        try {
+            restore(*storage);
+        } catch (...) {
+            error = std::current_exception();  // others may still be computed
+        }
     }
     thread_state.budget = nullptr;
     active.store(nullptr);
     held_.clear();
     recipes_.clear();
     producers_.clear();
-    fetch_filed();
+    try {
+        fetch_filed();
+    } catch (...) {
+        error = std::current_exception();  // the store still has what was not fetched
+    }
     move_to_end();
     report_.spilled_bytes += store_->written_bytes();
     if (error) std::rethrow_exception(error);
@@ -110,9 +115,14 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
     if (depth_ == 0 && !in_piece && !packing_) {
         // Made outside of any operation: one of its own, which nothing can repeat.
         begin_operation("create", {}, nullptr);
-        place(storage, nbytes);
+        try {
+            place(storage, nbytes);
+        } catch (...) {
+            end_operation(true);
+            throw;
+        }
         end_operation(false);
-        pin(storage);  // until the next one: somebody fills it now
+        pin(storage);  // until the next one: the caller fills it now
         return;
     }
     arena_.memory->order(nullptr);  // another thread may have let go of what was there
@@ -275,7 +285,12 @@ StepBudget::Held* StepBudget::held_by(Storage& storage) {
 void StepBudget::begin_operation(const char* name, std::initializer_list<std::span<const T>> operands,
                                  const Call* call) {
     const Lock lock(*this);
-    if (depth_++ > 0) return;
+    if (depth_ > 0) {
+        pin_operands(operands);
+        ++depth_;
+        return;
+    }
+    ++depth_;
     const auto number = int32_t(log_.operations.size());
     unpin_all();
     arena_.memory->order(nullptr);
@@ -299,6 +314,19 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
     movable_ = call != nullptr;
     waited_ = 0;
     began_ = now();
+}
+
+void StepBudget::pin_operands(std::initializer_list<std::span<const T>> operands) {
+    for (const auto& some : operands)
+        for (const T& tensor : some) {
+            Storage& storage = *tensor->storage();
+            if (!owns(storage)) continue;
+            if (!storage.is_here()) {
+                depart("contents that are elsewhere are read");
+                restore(storage);
+            }
+            pin(storage);
+        }
 }
 
 /// What the plan does before this operation, and all that it reads.

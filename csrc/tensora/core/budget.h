@@ -210,6 +210,8 @@ class StepBudget final : public Counted {
     /// Where the step holds a storage; null if it does not.
     Held* held_by(Storage& storage);
     bool matches(int32_t operation, const char* name) const;
+    /// Bring the operands of a step inside another one back, and pin them until the outer one ends.
+    void pin_operands(std::initializer_list<std::span<const T>> operands);
     void bring_operands(const char* name, std::initializer_list<std::span<const T>> operands);
     void depart(const std::string& why);
     bool may_leave(const Storage& storage);
@@ -249,6 +251,16 @@ class StepBudget final : public Counted {
     void enter(Storage& storage, bool complete);
     bool is_present(int32_t value) const;
     void pin(Storage& storage);
+    /// A pin for the duration of a scope, which an exception leaves as well.
+    class ScopedPin {
+      public:
+        explicit ScopedPin(Storage& storage) : house_(*storage.house()) { ++house_.pins; }
+        ~ScopedPin() { --house_.pins; }
+        ScopedPin(const ScopedPin&) = delete;
+
+      private:
+        House& house_;
+    };
     void unpin_all();
     void fetch_filed();
     void move_to_end();

@@ -46,12 +46,22 @@ void StepBudget::restore(Storage& storage) {
     if (house.passage == Passage::coming) return end_restore(storage);
     if (house.packed) return unpack(storage);
     if (house.slot < 0) {
+        if (!held_by(storage))
+            fail(Kind::store,
+                 "budget: the contents of a tensor could not be computed again after an error of ",
+                 "the spill file; load them from a checkpoint");
         recompute(storage.in_step.place);
         return;
     }
     enter(storage, true);
+    try {
+        store_->read(house.slot, storage.data_, storage.nbytes());
+    } catch (...) {
+        drop(storage);  // the store still has its contents
+        throw;
+    }
+    house.slot = -1;
     record_return(storage, true);
-    store_->read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
     std::erase(filed_, &storage);
 }
 
@@ -125,10 +135,9 @@ void StepBudget::let_go(Storage& storage) noexcept {
 void StepBudget::enter(Storage& storage, bool complete) {
     House& house = *storage.house();
     arena_.memory->order(nullptr);
-    ++house.pins;
+    const ScopedPin pinned(storage);
     int64_t place = take_planned(storage.block_bytes());
     if (place < 0) place = place_anywhere(storage.block_bytes());
-    --house.pins;
     house.place = place;
     house.last_use = int64_t(log_.operations.size());
     house.index = int32_t(residents_.size());
@@ -157,11 +166,13 @@ void StepBudget::pack(Storage& storage) {
 
 void StepBudget::unpack(Storage& storage) {
     Ref<Storage>& bits = storage.house()->packed;
-    ++bits->house()->pins;
-    enter(storage, true);
-    --bits->house()->pins;
-    record_return(storage, false);
-    unpack_bits(bits->data(), storage.nbytes(), storage.data_);
+    {
+        const ScopedPin pinned(*bits);
+        bits->data();  // they may be in the store, which may fail
+        enter(storage, true);
+        record_return(storage, false);
+        unpack_bits(bits->data(), storage.nbytes(), storage.data_);
+    }
     bits.reset();
 }
 
@@ -176,11 +187,10 @@ void StepBudget::reach(Storage& storage) {
         return;
     }
     // Outside of a step there may be no room in the arena.
-    const int64_t slot = storage.house()->slot;
-    if (Held* const held = held_by(storage)) *held = {nullptr, Ref<Storage>(&storage)};
-    storage.leave_arena();
+    // An error of the store leaves it as it was.
+    storage.leave_arena([&](char* data) { store_->read(storage.house()->slot, data, storage.nbytes()); });
     std::erase(filed_, &storage);
-    store_->read(slot, storage.data_, storage.nbytes());
+    if (Held* const held = held_by(storage)) *held = {nullptr, Ref<Storage>(&storage)};
 }
 
 /// What outlives the step comes back from the store, as far as there is room: plans expect it in the arena.

@@ -71,7 +71,7 @@ class Program {
     }
 
     void run() {
-        RecordedStep recorded("elementwise");
+        RecordedStep recorded("elementwise", {tensors_});
         const int64_t size = root_.shape().product();
         const DeviceScope scope(root_.device());
         for (Step& step : steps_)

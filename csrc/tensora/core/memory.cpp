@@ -354,27 +354,32 @@ void Storage::move(char* data, bool complete) {
     }
 }
 
-void Storage::leave_arena() {
-    if (!device_.is_cpu()) {
-        data_ = take_on_device(device_, device_bytes_for(nbytes_), role_);
-        counts_of(device_).found();
-        size_class_ = on_device;
-        stream_ = cuda::current_stream(device_.index);
-        house_.reset();
-        return;
+void Storage::leave_arena(const std::function<void(char*)>& fill) {
+    const bool on_cpu = device_.is_cpu();
+    const int size_class = on_cpu ? class_of(nbytes_) : on_device;
+    const int64_t counted = on_cpu ? bytes_of_class(size_class) : device_bytes_for(nbytes_);
+    char* data = nullptr;
+    if (on_cpu) {
+        counts.take(counted, role_);
+    } else {
+        data = take_on_device(device_, counted, role_);
     }
-    const int size_class = class_of(nbytes_);
-    const int64_t counted = bytes_of_class(size_class);
-    counts.take(counted, role_);
     try {
-        data_ = allocator().take(size_class);
+        if (on_cpu) data = allocator().take(size_class);
+        fill(data);
     } catch (...) {
-        counts.give(counted, role_);
+        if (!on_cpu)
+            cuda::give_memory(device_.index, data, cuda::current_stream(device_.index));
+        else if (data)
+            allocator().give(data, size_class);
+        counts_of(device_).give(counted, role_);
         throw;
     }
-    counts.found();
+    counts_of(device_).found();
+    data_ = data;
     size_class_ = int16_t(size_class);
-    at_hand_ = true;
+    at_hand_ = on_cpu;
+    if (!on_cpu) stream_ = cuda::current_stream(device_.index);
     house_.reset();
 }
 

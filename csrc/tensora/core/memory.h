@@ -167,7 +167,8 @@ class Storage final : public Counted {
     /// The block is at `data` of the arena, with the contents in it or soon; or (null) there is none.
     void move(char* data, bool complete = true);
     /// Be an ordinary block from now on, whose contents the caller brings.
-    void leave_arena();
+    /// Take a block of the allocator, which `fill` is called with; an exception leaves the storage as it was.
+    void leave_arena(const std::function<void(char*)>& fill);
 
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
@@ -279,10 +280,12 @@ void name_in_record(Storage& storage, const std::string& name);
 /// One operation: a step of the record. Memory allocated while it lives belongs to it, and is written by it.
 class RecordedStep {
   public:
-    /// With tensors that it reads or writes, and the call where it is one.
-    explicit RecordedStep(const char* op, std::initializer_list<std::span<const T>> operands = {},
-                          const Call* call = nullptr);
-    ~RecordedStep() noexcept(false);  // a disk may be full
+    /// All tensors that it reads or writes, and the call where it is one. There is no step without operands:
+    /// a budget brings them back and pins them as one set before any of their addresses is taken.
+    RecordedStep(const char* op, std::initializer_list<std::span<const T>> operands,
+                 const Call* call = nullptr);
+    RecordedStep(const char* op, std::vector<T>&& operands) = delete;  // they must outlive the step
+    ~RecordedStep() noexcept(false);                                   // a disk may be full
     RecordedStep(const RecordedStep&) = delete;
     void read(Storage& storage) const;
     void write(Storage& storage) const;

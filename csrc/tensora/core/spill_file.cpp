@@ -55,7 +55,8 @@ void SpillFile::conclude(int64_t slot) {
         return;
     }
     if (!job.writes)
-        fail(Kind::runtime, "budget: a spilled tensor cannot be read back (", std::strerror(job.error), ")");
+        fail(Kind::store, "[budget] a spilled tensor cannot be read back from ", folder_, ": ",
+             std::strerror(job.error), "; its contents are still there: try again, or check the disk");
     forget(slot);
     fail(Kind::memory, "budget: ", job.nbytes, " bytes cannot be written to ", folder_, " (",
          std::strerror(job.error), "); give a spill_dir with more room");

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from accelera import units
 from accelera.errors import BudgetExceededError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
+
+_MOST_PLANS = 32
+"""Recorded steps with plans that a budget keeps; the one used longest ago is dropped first."""
+
+_MOST_DEPARTURES = 4
+"""Calls in a row that may leave a plan before numbers count; optimizers make their states in the first."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,9 @@ class TrainingBudget:
         self._spill_dir = spill_dir or tempfile.gettempdir()
         self._steps: Any = None
         self._capacity = 0
-        self._plans: dict[Any, StepPlans] = {}
+        self._plans: OrderedDict[Any, StepPlans] = OrderedDict()
+        self._departures: Counter[Any] = Counter()
+        """Calls in a row that left the plan of their structure of arguments."""
         self._current = _CurrentStep(None, 0, None)
         self._high_bytes = 0
         self._undo: list[Callable[[], None]] = []
@@ -121,11 +133,14 @@ class TrainingBudget:
         self._end(error)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with each call as a step; plans are kept by shapes and types of arguments."""
+        """Return the function with each call as a step; plans are kept by the structure of the arguments.
+
+        Numbers are inputs: calls that differ only in them follow one plan while they run its operations.
+        """
 
         @functools.wraps(function)
         def step(*args: Any, **kwargs: Any) -> Any:
-            self._begin(_signature((args, kwargs)))
+            self._begin(self._key_of((args, kwargs)))
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
@@ -137,6 +152,13 @@ class TrainingBudget:
         step.budget = self  # type: ignore[attr-defined]
         return step
 
+    def _key_of(self, arguments: Any) -> Any:
+        numbers: list[Any] = []
+        structure = _signature(arguments, numbers)
+        # Where calls keep leaving the plan, a number decides which operations run: each value has a plan.
+        varies = self._departures[structure] >= _MOST_DEPARTURES
+        return structure, tuple(numbers) if varies else ()
+
     def _begin(self, key: Any) -> None:
         outside = self._outside_bytes()
         room = self.limit_bytes - outside
@@ -146,6 +168,8 @@ class TrainingBudget:
         room = min(self._steps.capacity, room)
         self._require_room(room >= self._steps.used_bytes, outside)
         plans = self._plans.get(key)
+        if plans is not None:
+            self._plans.move_to_end(key)
         plan = None if plans is None else plans.select(room - self._high_bytes)
         self._steps.begin(room, plans.prepare(plan) if plans is not None and plan is not None else None)
         self._current = _CurrentStep(key, outside, plan)
@@ -187,10 +211,19 @@ class TrainingBudget:
                 needed_bytes=needed,
                 budget_bytes=self.limit_bytes,
             ) from error
-        if error is None and not measured.followed:
-            plans = self._plans[now.key] = StepPlans(self._steps, self.device)
-            # Laid out here, where the arena is empty: the next step begins without a search for memory.
-            plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
+        if now.key is not None and not now.key[1]:
+            count = self._departures[now.key[0]]
+            self._departures[now.key[0]] = count + 1 if measured.departure else 0
+        if error is None and not measured.followed and self._steps.operation_count:
+            self._keep_plans(now.key)
+
+    def _keep_plans(self, key: Any) -> None:
+        plans = self._plans[key] = StepPlans(self._steps, self.device)
+        self._plans.move_to_end(key)
+        while len(self._plans) > _MOST_PLANS:
+            self._plans.popitem(last=False)
+        # Laid out here, where the arena is empty: the next step begins without a search for memory.
+        plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
 
     def _outside_bytes(self) -> int:
         used = 0 if self._steps is None else self._steps.used_bytes
@@ -339,16 +372,25 @@ def _neighbour_lines(plans: StepPlans, position: int, fixed: int) -> list[str]:
     return lines
 
 
-def _signature(value: Any) -> Any:
-    """Return a key of arguments: shapes and types of tensors, and other values that can be compared."""
+def _signature(value: Any, numbers: list[Any]) -> Any:
+    """Return the structure of arguments: shapes and types of tensors, names, texts and truth values.
+
+    Numbers are appended to ``numbers``; only their types are part of the structure.
+    """
     if isinstance(value, Tensor):
         return tuple(value.shape), str(value.dtype)
     if isinstance(value, dict):
-        return tuple((name, _signature(each)) for name, each in value.items())
+        return tuple((name, _signature(entry, numbers)) for name, entry in value.items())
     if isinstance(value, list | tuple):
-        return tuple(_signature(each) for each in value)
-    if value is None or isinstance(value, bool | int | float | str):
+        return tuple(_signature(entry, numbers) for entry in value)
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, int | float | complex | np.number):
+        numbers.append(value)
+        return type(value).__name__
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        entries = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return type(value).__name__, _signature(entries, numbers)
     shape = getattr(value, "shape", None)
     return type(value).__name__, None if shape is None else tuple(shape)
 
