@@ -23,6 +23,7 @@ namespace accelera::tensora {
 TENSORA_UNARY(negative)
 TENSORA_UNARY(exp)
 TENSORA_UNARY(log)
+TENSORA_UNARY(log1p)
 TENSORA_UNARY(sqrt)
 TENSORA_UNARY(tanh)
 TENSORA_UNARY(sin)
@@ -52,6 +53,8 @@ TENSORA_BINARY(greater)
 TENSORA_BINARY(greater_equal)
 TENSORA_BINARY(less_equal)
 TENSORA_BINARY(logical_and)
+TENSORA_BINARY(logical_or)
+TENSORA_BINARY(maximum)
 TENSORA_BINARY(complex)
 #undef TENSORA_UNARY
 #undef TENSORA_BINARY

@@ -232,7 +232,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "silu_backward": [
         _slope("silu_backward", lambda g, x: g * _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), **_REAL)
     ],
-    "elu_backward": [_slope("elu_backward", lambda g, y: np.where(y > 0, g, g * (y + 0.7)), 0.7, **_KINK)],
+    "elu_backward": [_slope("elu_backward", lambda g, y: np.where(y <= 0, g * (y + 0.7), g), 0.7, **_KINK)],
     "leaky_relu_backward": [
         _slope("leaky_relu_backward", lambda g, x: np.where(x > 0, g, g * 0.1), 0.1, **_KINK)
     ],
@@ -296,6 +296,36 @@ SAMPLES: dict[str, list[Sample]] = {
             ((3, 4), (1, 4), (3, 1)),
             apart=0.3,
             broadcasts=True,
+        )
+    ],
+    "hardtanh": [
+        Sample(
+            lambda x: native.hardtanh(x, -0.5, 0.6),
+            lambda x: np.minimum(np.maximum(x, -0.5), 0.6),
+            ((3, 4),),
+            **_KINK,
+        )
+    ],
+    "keep_above": [_slope("keep_above", lambda g, x: np.where(x <= 0.2, 0, g), 0.2, **_KINK)],
+    "keep_below": [_slope("keep_below", lambda g, x: np.where(x >= 0.2, 0, g), 0.2, **_KINK)],
+    "binary_cross_entropy": [
+        Sample(
+            native.binary_cross_entropy,
+            lambda x, y: (y - 1) * np.maximum(np.log1p(-x), -100) - y * np.maximum(np.log(x), -100),
+            ((3, 4), (3, 4)),
+            low=0.1,
+            high=0.9,
+            integers=False,
+        )
+    ],
+    "binary_cross_entropy_backward": [
+        Sample(
+            native.binary_cross_entropy_backward,
+            lambda g, x, y: g * (x - y) / np.maximum(x * (1 - x), 1e-12),
+            ((3, 4), (3, 4), (3, 4)),
+            low=0.1,
+            high=0.9,
+            integers=False,
         )
     ],
     "clip_backward": [

@@ -257,8 +257,8 @@ nb::object scalar_to_python(const Tensor& tensor) {
     if (!tensor.device().is_cpu()) return scalar_to_python(*to_device(tensor.detach(), cpu));
     return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {
         const E value = *tensor.data<E>();
-        if constexpr (std::is_same_v<E, bool>)
-            return nb::bool_(value);
+        if constexpr (std::is_same_v<E, Bool>)
+            return nb::bool_(bool(value));
         else if constexpr (is_complex<E>)
             return nb::steal(PyComplex_FromDoubles(double(value.real()), double(value.imag())));
         else if constexpr (is_integer<E>)

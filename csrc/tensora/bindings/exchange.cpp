@@ -140,7 +140,7 @@ void hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
 
 nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted,
                      std::optional<int64_t> stream) {
-    if (given->tracked() && grad_enabled() && given->gradient()->required)
+    if (given->tracked() && grad_enabled())
         fail(Kind::value,
              "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
@@ -267,6 +267,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         problem = "the tensor's memory is on a CUDA device; copy it with .to('cpu'), or use DLPack";
     else if (!format)
         problem = "bfloat16 has no format in the buffer protocol; use DLPack";
+    else if (tensor.tracked() && grad_enabled())
+        problem = "the tensor requires gradients, which another library would not see; use .detach()";
     if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable())
         problem = "the tensor's memory is read-only";
     if (!wants_strides && !tensor.contiguous()) problem = "the tensor is not contiguous";

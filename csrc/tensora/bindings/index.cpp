@@ -100,7 +100,7 @@ class Reader {
             // As NumPy: a new axis, with one element or none.
             subscripts.push_back({Subscript::Kind::new_axis, 0, 1, 1, {}});
             has_scalar_mask = true;
-            scalar_mask = scalar_mask && *to_device(mask, cpu)->data<bool>();
+            scalar_mask = scalar_mask && *to_device(mask, cpu)->data<Bool>();
             return;
         }
         for (int i = 0; i < mask->dims(); ++i)

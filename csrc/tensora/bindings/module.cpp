@@ -250,6 +250,13 @@ std::vector<T> attach(const std::string& name, nb::object function, const std::v
     for (const T& output : outputs) results.push_back(output->detach());
     if (!tracked || !grad_enabled()) return results;
     const Ref<Node> node(new CustomNode(name, shared(std::move(function)), inputs, continues_sums));
+    if (name == "DistributedDataParallel") {
+        // Its last input is an old tensor that reads no parameter: the graph is not older for it.
+        node->oldest = node->sequence;
+        for (size_t i = 0; i + 1 < inputs.size(); ++i)
+            if (const Node* const input = node->edges[i].node.get())
+                node->oldest = std::min(node->oldest, input->oldest);
+    }
     for (size_t i = 0; i < results.size(); ++i) {
         node->outputs.push_back({results[i]->shape(), results[i]->dtype()});
         if (!is(results[i]->dtype(), inexact)) continue;

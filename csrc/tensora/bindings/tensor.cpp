@@ -54,14 +54,25 @@ Tensor* tensor_in(PyObject* object) {
     return is_tensor ? nb::inst_ptr<Tensor>(object) : nullptr;
 }
 
+/// A copy of an array of NumPy, or null for another object.
+T copy_of_array(PyObject* object) {
+    const bool is_array =
+        PyObject_CheckBuffer(object) && PyObject_HasAttrString(object, "__array_interface__");
+    return is_array ? copy(from_buffer(object)) : T();
+}
+
 /// A tensor from the other side of an operator, or null when it is for the other side to handle. Arrays and
 /// scalars of NumPy are copied: nothing here would see that they are written to.
 T other_operand(PyObject* object, DType dtype) {
     if (Tensor* const tensor = tensor_in(object)) return T(tensor);
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, dtype));
-    const bool is_array =
-        PyObject_CheckBuffer(object) && PyObject_HasAttrString(object, "__array_interface__");
-    return is_array ? copy(from_buffer(object)) : T();
+    return copy_of_array(object);
+}
+
+/// `other_operand` of a matrix product, which takes no numbers.
+T matrix_operand(PyObject* object) {
+    if (Tensor* const tensor = tensor_in(object)) return T(tensor);
+    return is_number(object) ? T() : copy_of_array(object);
 }
 
 /// What a slot returns: the body's object, or null with the exception of Python set.
@@ -121,20 +132,19 @@ PyObject* compare_slot(PyObject* left, PyObject* right, int which) noexcept {
 
 PyObject* matmul_slot(PyObject* left, PyObject* right) noexcept {
     return guarded([&]() -> PyObject* {
-        Tensor* const first = tensor_in(left);
-        Tensor* const second = tensor_in(right);
+        const T first = matrix_operand(left), second = matrix_operand(right);
         if (!first || !second) return Py_NewRef(Py_NotImplemented);
-        return wrapped(matmul(T(first), T(second)));
+        return wrapped(matmul(first, second));
     });
 }
 
 PyObject* in_place_matmul_slot(PyObject* self, PyObject* right) noexcept {
     return guarded([&]() -> PyObject* {
-        Tensor* const other = tensor_in(right);
+        const T other = matrix_operand(right);
         if (!other) return Py_NewRef(Py_NotImplemented);
         const T target(nb::inst_ptr<Tensor>(self));
         const AutocastPause as_given;
-        write_in_place(target, matmul(target, T(other)), "matmul");
+        write_in_place(target, matmul(target, other), "matmul");
         return Py_NewRef(self);
     });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tensora/core/autocast.h"
 #include "tensora/core/budget.h"
@@ -85,9 +86,12 @@ Gradient::Gradient() = default;
 Gradient::~Gradient() = default;
 
 Node::Node(const Op* op, std::span<const T> inputs)
-    : op(op), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    : op(op), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)), oldest(sequence) {
     edges.reserve(inputs.size());
-    for (const T& input : inputs) edges.push_back(edge_to(input, sequence));
+    for (const T& input : inputs) {
+        edges.push_back(edge_to(input, sequence));
+        if (const Node* const node = edges.back().node.get()) oldest = std::min(oldest, node->oldest);
+    }
     if (placer) [[unlikely]]
         place = placer();
 }
@@ -174,6 +178,14 @@ void keep_as_activation(const Tensor& tensor) {
 
 }  // namespace
 
+/// The tensor whose graph a write to `tensor` changes: the base of a view, otherwise the tensor itself.
+Tensor& written_whole(Tensor& tensor) { return tensor.base() ? *tensor.base() : tensor; }
+
+void note_save(Tensor& input, uint64_t sequence) {
+    Tensor& whole = written_whole(input);
+    if (whole.first_save() == 0) whole.set_first_save(sequence);
+}
+
 bool any_tracked(std::span<const T> inputs) {
     if (!recording) return false;
     for (const T& input : inputs)
@@ -191,6 +203,7 @@ void record(Call& call) {
     for (size_t i = 0; i < call.in.size(); ++i)
         if (call.op.saves & (in0 << std::min<size_t>(i, 7))) {
             node->edges[i].saved = call.in[i];
+            note_save(*call.in[i], node->sequence);
             keep_as_activation(*call.in[i]);
             node->edges[i].version = call.in[i]->version();
         }
@@ -288,12 +301,38 @@ void read_vjp(Backward& call) {
 const Op write_op{.name = "write_view", .family = Family::movement, .arity = 2, .vjp = write_vjp};
 const Op read_op{.name = "read_view", .family = Family::movement, .arity = 1, .vjp = read_vjp};
 
-/// Makes `node` the one that made `tensor`.
+/// Makes `node` the one that made `tensor`. As in PyTorch `retain_grad` follows the tensor to its new node,
+/// and hooks stay with the values that they were registered for.
 void set_node(Tensor& tensor, const Ref<Node>& node, int output) {
     Gradient& gradient = tensor.make_gradient();
+    if (gradient.node)
+        for (Node::Watch& one : gradient.node->watches)
+            if (one.output == gradient.output) one.grad.reset();
     gradient.node = node;
     gradient.output = output;
-    if (gradient.hooks || gradient.grad) watch(tensor, false);
+    gradient.hooks.reset();
+    if (gradient.grad) node->watches.push_back({output, nullptr, gradient.grad});
+}
+
+/// Let operations that made `value` drop `target`, which takes the place of `value` in the graph: a saved
+/// tensor that is part of the result's graph would be a cycle, never freed. What they keep has the old
+/// version, so a backward pass through them is refused all the same.
+void break_cycles(Tensor& target, const Ref<Node>& value) {
+    const uint64_t first_save = target.first_save();
+    target.set_first_save(0);
+    if (first_save == 0 || !value) return;
+    std::vector<Node*> pending{value.get()};
+    std::unordered_set<Node*> visited;
+    while (!pending.empty()) {
+        Node* const node = pending.back();
+        pending.pop_back();
+        if (node->sequence < first_save || !visited.insert(node).second) continue;
+        for (Edge& edge : node->edges) {
+            if (edge.saved && (edge.saved.get() == &target || edge.saved->base().get() == &target))
+                edge.saved = edge.saved->detach();
+            if (edge.node) pending.push_back(edge.node.get());
+        }
+    }
 }
 
 /// The node of "this view of its base as the base is now".
@@ -302,8 +341,8 @@ void remake_view(Tensor& view) {
     Ref<Node> node(new Node(&read_op, std::span(&base, 1)));
     node->params = std::make_unique<Params>(view_params(view, *base));
     node->outputs.push_back({view.shape(), view.dtype()});
-    set_node(view, node, 0);
     view.set_base(base);
+    set_node(view, node, 0);
 }
 
 }  // namespace
@@ -324,6 +363,7 @@ void rebase(Tensor& target, const T& value) {
     if (!target.base()) {
         target.storage()->bump();
         if (!tracked) return;
+        break_cycles(target, node_of(*value));
         if (value->tracked()) {
             set_node(target, node_of(*value), value->gradient()->output);
         } else if (target.gradient()) {
@@ -338,6 +378,7 @@ void rebase(Tensor& target, const T& value) {
         node->params = std::make_unique<Params>(view_params(target, *base));
         node->outputs.push_back({base->shape(), base->dtype()});
         target.storage()->bump();
+        break_cycles(*base, node);
         set_node(*base, node, 0);
         remake_view(target);
     } else {
@@ -388,8 +429,9 @@ T call_hooks(const Hooks& hooks, T grad) {
 
 class Engine {
   public:
-    Engine(const std::vector<T>& inputs, const BackwardOptions& options)
-        : options_(options), found_(inputs.size()) {
+    /// `oldest`: smallest sequence number of a node of the graph.
+    Engine(const std::vector<T>& inputs, const BackwardOptions& options, uint64_t oldest)
+        : options_(options), oldest_(oldest), found_(inputs.size()) {
         for (size_t i = 0; i < inputs.size(); ++i) {
             const Ref<Node> node = node_of(*inputs[i]);
             const void* key = node ? static_cast<const void*>(node.get()) : inputs[i].get();
@@ -399,6 +441,8 @@ class Engine {
 
     /// Send a gradient along an edge.
     void send(const Edge& edge, const T& grad) {
+        // The caller may have frozen the leaf after the forward pass.
+        if (edge.leaf && !is_required(*edge.leaf)) return;
         const void* key = edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get();
         auto [place, is_new] = waiting_.try_emplace(key);
         Waiting& waiting = place->second;
@@ -406,8 +450,7 @@ class Engine {
             waiting.node = edge.node;
             waiting.leaf = edge.leaf;
             waiting.grads.resize(edge.node ? edge.node->outputs.size() : 1);
-            // Unknown first use: last of all, which is always right.
-            const uint64_t first = edge.leaf ? edge.leaf->gradient()->first_use : 0;
+            const uint64_t first = edge.leaf ? first_use(*edge.leaf->gradient()) : 0;
             const uint64_t sequence = edge.node ? 2 * edge.node->sequence : first ? 2 * first - 1 : 0;
             heap_.push_back({sequence, key});
             std::push_heap(heap_.begin(), heap_.end());
@@ -438,6 +481,12 @@ class Engine {
     std::vector<T> found() { return std::move(found_); }
 
   private:
+    static bool is_required(const Tensor& leaf) { return leaf.gradient() && leaf.gradient()->required; }
+
+    /// Number of the first operation of this graph that reads a leaf; 0, which makes the leaf the last of
+    /// all, if the graph has operations from before the last reset of that number.
+    uint64_t first_use(const Gradient& leaf) const { return leaf.reset_at <= oldest_ ? leaf.first_use : 0; }
+
     struct Waiting {
         Ref<Node> node;
         T leaf;
@@ -463,7 +512,6 @@ class Engine {
         if (wanted == wanted_.end()) return;
         for (const auto& [output, i] : wanted->second) {
             const T& grad = waiting.grads[output];
-            // A leaf that an older graph reads as well may be reached more than once.
             if (grad) found_[i] = found_[i] ? found_[i] + grad : grad;
         }
     }
@@ -542,12 +590,17 @@ class Engine {
     }
 
     void reach_leaf(const void* key, Waiting& waiting) {
+        if (!is_required(*waiting.leaf)) return;  // a hook froze it
         Gradient& gradient = *waiting.leaf->gradient();
-        if (!options_.retain_graph) gradient.first_use = 0;
+        if (!options_.retain_graph) {
+            gradient.first_use = 0;
+            gradient.reset_at = next_sequence.load(std::memory_order_relaxed);
+        }
         T& grad = waiting.grads[0];
         if (gradient.hooks && options_.leaf_hooks) grad = call_hooks(*gradient.hooks, grad);
         keep_wanted(key, waiting);
         if (!options_.accumulate) return;
+        if (!is_required(*waiting.leaf)) return;
         if (!gradient.grad) gradient.grad = std::make_shared<T>();
         *gradient.grad = *gradient.grad ? *gradient.grad + grad : own(grad);
         (*gradient.grad)->storage();  // a sum that waited would keep the gradients of all passes
@@ -565,6 +618,7 @@ class Engine {
     }
 
     const BackwardOptions& options_;
+    const uint64_t oldest_;
     std::unordered_map<const void*, Waiting, std::hash<const void*>, std::equal_to<const void*>,
                        SmallAllocator<std::pair<const void* const, Waiting>>>
         waiting_;
@@ -593,7 +647,10 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
         if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
     const RoleScope gradients(Role::gradient);
     const AutocastPause as_recorded;  // gradients have the types of what was computed
-    Engine engine(inputs, options);
+    uint64_t oldest = next_sequence.load(std::memory_order_relaxed);
+    for (const T& output : outputs)
+        if (const Ref<Node> node = node_of(*output)) oldest = std::min(oldest, node->oldest);
+    Engine engine(inputs, options, oldest);
     const GradMode mode(options.create_graph);
     for (size_t i = 0; i < outputs.size(); ++i) {
         const T& output = outputs[i];

@@ -47,6 +47,7 @@ class Node : public Counted {
 
     const Op* op;
     uint64_t sequence;  ///< grows with every node of the process: each comes after its inputs
+    uint64_t oldest;    ///< smallest sequence of this node and all that its gradient reaches
     SmallVector<Edge> edges;
     SmallVector<Call::Output> outputs;
     SmallVector<T> saved_outputs;  ///< outside of the graph: with their node they would be a cycle

@@ -48,7 +48,7 @@ template <typename Function>
 decltype(auto) visit(DType dtype, Function&& function) {
     switch (dtype) {
         case DType::bool_:
-            return function(Tag<bool>());
+            return function(Tag<Bool>());
         case DType::u8:
             return function(Tag<uint8_t>());
         case DType::u16:

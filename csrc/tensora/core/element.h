@@ -80,6 +80,15 @@ struct BFloat {
     TENSORA_INLINE operator float() const { return float_of_bfloat(bits); }
 };
 
+/// Element of a bool tensor. Memory of other libraries may hold any byte; every byte but 0 is true. Reading
+/// such a byte as a C++ bool is undefined behavior.
+struct Bool {
+    uint8_t byte = 0;
+    Bool() = default;
+    TENSORA_INLINE Bool(bool value) : byte(value) {}
+    TENSORA_INLINE operator bool() const { return byte != 0; }
+};
+
 using C64 = math::complex<float>;
 using C128 = math::complex<double>;
 
@@ -92,15 +101,18 @@ constexpr bool is_real = math::is_floating_point_v<T>;
 template <typename T>
 constexpr bool is_integer = math::is_integral_v<T> && !math::is_same_v<T, bool>;
 
-/// The type that a half is computed in; all others are computed in themselves.
+/// The type that elements are computed in: float for halves, bool for Bool, otherwise their own type.
 template <typename T>
-using Computed = math::conditional_t<is_half<T>, float, T>;
+using Computed =
+    math::conditional_t<is_half<T>, float, math::conditional_t<math::is_same_v<T, Bool>, bool, T>>;
 
 /// `value` as a `To`, in the way that casts between element types go.
 template <typename To, typename From>
 TENSORA_INLINE To cast_value(From value) {
     if constexpr (is_half<From>) {
         return cast_value<To>(float(value));
+    } else if constexpr (math::is_same_v<From, Bool>) {
+        return cast_value<To>(bool(value));
     } else if constexpr (is_complex<To>) {
         using Part = typename To::value_type;
         if constexpr (is_complex<From>)
@@ -108,11 +120,11 @@ TENSORA_INLINE To cast_value(From value) {
         else
             return To(Part(value), Part(0));
     } else if constexpr (is_complex<From>) {
-        if constexpr (math::is_same_v<To, bool>)
+        if constexpr (math::is_same_v<To, bool> || math::is_same_v<To, Bool>)
             return value != From(0);
         else
             return cast_value<To>(value.real());
-    } else if constexpr (math::is_same_v<To, bool>) {
+    } else if constexpr (math::is_same_v<To, bool> || math::is_same_v<To, Bool>) {
         return value != From(0);
     } else if constexpr (is_half<To>) {
         return To(float(value));

@@ -31,6 +31,7 @@ struct Gradient {
     Ref<Node> node;                ///< operation that made the tensor; null of a leaf
     int output = 0;                ///< which of its outputs this is
     uint64_t first_use = 0;        ///< of a leaf: number of the first operation of the graph that reads it
+    uint64_t reset_at = 0;         ///< of a leaf: number of the next operation when first_use was set to 0
     std::shared_ptr<T> grad;       ///< collected so far; shared with `node` of a tensor that is no leaf
     std::shared_ptr<Hooks> hooks;  ///< called with the gradient before it is collected; likewise
     std::shared_ptr<Hooks> after;  ///< of a leaf: called with the collected gradient
@@ -99,6 +100,11 @@ class Tensor final : public nanobind::intrusive_base {
     /// Version of the storage when this view's place in the graph was made; after writes it is made anew.
     uint32_t base_version() const { return base_version_; }
 
+    /// Number of the first operation that saved this tensor, or a view of it, since it was last written in
+    /// place; 0: none.
+    uint64_t first_save() const { return first_save_; }
+    void set_first_save(uint64_t sequence) { first_save_ = sequence; }
+
     /// Take the storage, layout and type of another tensor; the object stays the one it is.
     void become(const Tensor& other);
 
@@ -117,6 +123,7 @@ class Tensor final : public nanobind::intrusive_base {
     mutable Ref<Deferred> deferred_;
     T base_;
     uint32_t base_version_ = 0;
+    uint64_t first_save_ = 0;
     std::unique_ptr<Gradient> gradient_;
     Layout layout_;
     int64_t size_;

@@ -193,7 +193,7 @@ std::string code_for(const std::string& text, const std::string& architecture) {
 }  // namespace
 
 const char* type_name(DType dtype) {
-    constexpr const char* names[n_dtypes] = {"bool",   "uint8_t", "uint16_t", "uint32_t", "uint64_t",
+    constexpr const char* names[n_dtypes] = {"Bool",   "uint8_t", "uint16_t", "uint32_t", "uint64_t",
                                              "int8_t", "int16_t", "int32_t",  "int64_t",  "Half",
                                              "BFloat", "float",   "double",   "C64",      "C128"};
     return names[int(dtype)];

@@ -108,9 +108,9 @@ struct Smallest {
     static TENSORA_INLINE A join(A a, A b) { return (a < b) | (a != a) ? a : b; }
 };
 template <>
-struct Smallest<bool> {
-    static TENSORA_INLINE bool start() { return true; }
-    static TENSORA_INLINE bool join(bool a, bool b) { return a && b; }
+struct Smallest<Bool> {
+    static TENSORA_INLINE Bool start() { return true; }
+    static TENSORA_INLINE Bool join(Bool a, Bool b) { return a && b; }
 };
 template <typename A>
 struct Any {

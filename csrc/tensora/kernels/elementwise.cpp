@@ -13,6 +13,7 @@ template <typename E>
 constexpr DType dtype_of() {
     constexpr auto find = []<typename... Es>(Tag<Es>...) {
         constexpr bool same[] = {std::is_same_v<E, Es>...};
+        if constexpr (std::is_same_v<E, Bool>) return DType::bool_;
         int i = 0;
         while (!same[i]) ++i;
         return DType(i);
@@ -164,7 +165,7 @@ void loop_by_floats(int64_t n, char* out, int64_t out_step, const char* const* i
 
 template <typename F, typename S>
 void fill(LoopRow& row) {
-    constexpr Class kind = std::is_same_v<S, bool> ? booleans
+    constexpr Class kind = std::is_same_v<S, Bool> ? booleans
                            : is_half<S>            ? halves
                            : is_real<S>            ? reals
                            : is_complex<S>         ? complexes
@@ -196,7 +197,7 @@ LoopRow row() {
     fill<F, int32_t>(row);
     fill<F, int64_t>(row);
 #ifdef TENSORA_ALL_TYPES
-    fill<F, bool>(row);
+    fill<F, Bool>(row);
     fill<F, uint8_t>(row);
     fill<F, uint16_t>(row);
     fill<F, uint32_t>(row);

@@ -89,7 +89,7 @@ void cast_elements(int64_t n, char* out_bytes, int64_t out_step, const char* con
 template <typename E>
 void where_elements(int64_t n, char* out, int64_t out_step, const char* const* in, const int64_t* steps) {
     for (int64_t i = 0; i < n; ++i) {
-        const bool first = *reinterpret_cast<const bool*>(in[0] + i * steps[0]);
+        const bool first = *reinterpret_cast<const Bool*>(in[0] + i * steps[0]);
         const char* from = first ? in[1] + i * steps[1] : in[2] + i * steps[2];
         *reinterpret_cast<E*>(out + i * out_step) = *reinterpret_cast<const E*>(from);
     }

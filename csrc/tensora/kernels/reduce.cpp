@@ -9,15 +9,14 @@ namespace accelera::tensora::TENSORA_ISA {
 
 namespace {
 
-/// Sum: lines in eight float lanes for at most `piece` elements, then in double.
+/// Sum: of floats and halves in double, so that rounding errors of equal terms do not add up.
 template <typename S>
 struct Sum {
-    using A = std::conditional_t<
-        is_half<S> || is_real<S>, double,
-        std::conditional_t<
-            is_complex<S>, C128,
-            std::conditional_t<std::is_unsigned_v<S> && !std::is_same_v<S, bool>, uint64_t, int64_t>>>;
-    using Out = std::conditional_t<Integer<S>, A, S>;
+    using A =
+        std::conditional_t<is_half<S> || is_real<S>, double,
+                           std::conditional_t<is_complex<S>, C128,
+                                              std::conditional_t<std::is_unsigned_v<S>, uint64_t, int64_t>>>;
+    using Out = std::conditional_t<Integer<Computed<S>>, A, S>;
     static A identity() { return A(0); }
     static TENSORA_INLINE A one(S x) {
         if constexpr (is_complex<S>)
@@ -88,37 +87,10 @@ void start(int64_t n, char* acc) {
     std::fill_n(reinterpret_cast<typename R::A*>(acc), n, R::identity());
 }
 
-/// Sum of contiguous floats: lanes of floats over pieces short enough to lose little.
-template <typename S>
-double sum_floats(int64_t n, const S* x) {
-    constexpr int lanes = 32;
-    constexpr int64_t piece = 4096;
-    double total = 0;
-    for (int64_t begin = 0; begin < n; begin += piece) {
-        const int64_t length = std::min(piece, n - begin);
-        const S* from = x + begin;
-        float sums[lanes] = {};
-        int64_t i = 0;
-        for (; i + lanes <= length; i += lanes)
-            for (int k = 0; k < lanes; ++k) sums[k] += float(from[i + k]);
-        for (; i < length; ++i) sums[0] += float(from[i]);
-        double sum = 0;
-        for (float each : sums) sum += each;
-        total += sum;
-    }
-    return total;
-}
-
 template <typename R, typename S>
 void line(int64_t n, const char* x, int64_t step, char* acc_bytes) {
     using A = typename R::A;
     A& acc = *reinterpret_cast<A*>(acc_bytes);
-    constexpr bool in_floats = std::is_same_v<R, Sum<S>> && (is_half<S> || std::is_same_v<S, float>);
-    if constexpr (in_floats)
-        if (step == sizeof(S)) {
-            acc += sum_floats(n, reinterpret_cast<const S*>(x));
-            return;
-        }
     if (step != sizeof(S)) {
         A sum = acc;
         for (int64_t i = 0; i < n; ++i) sum = R::both(sum, R::one(*reinterpret_cast<const S*>(x + i * step)));

@@ -231,6 +231,20 @@ TENSORA_INLINE E mish_of(E x) {
     const E t = w * (w + E(2));
     return x * (t / (t + E(2)));
 }
+/// Cross entropy of the probability x of a target y; logarithms are at least -100, as in PyTorch.
+template <typename E>
+TENSORA_INLINE E binary_cross_entropy_of(E x, E y) {
+    const E positive = fast_log(x), negative = fast_log1p(-x);
+    return (y - E(1)) * (negative < E(-100) ? E(-100) : negative) -
+           y * (positive < E(-100) ? E(-100) : positive);
+}
+/// Denominator of its slope: a saturated probability has a large slope instead of an infinite one, so that
+/// its product with the slope of a saturated sigmoid, which is 0, is 0.
+template <typename E>
+TENSORA_INLINE E binary_variance(E x) {
+    const E variance = (E(1) - x) * x;
+    return variance < E(1e-12) ? E(1e-12) : variance;
+}
 template <typename E>
 TENSORA_INLINE E softplus_of(E x, E beta, E threshold) {
     const E scaled = x * beta;
@@ -332,6 +346,19 @@ TENSORA_INLINE E erfinv_of(E given) {
     return E(y);
 }
 
+/// Quotient that belongs to the remainder of `fmod`, for infinities and for quotients beyond the integers
+/// that E represents exactly.
+template <typename E>
+TENSORA_INLINE E floor_divide_slowly(E x, E y) {
+    if (y == E(0)) return x / y;
+    const E r = math::fmod(x, y);
+    E q = (x - r) / y;
+    if (r != E(0) && (r < E(0)) != (y < E(0))) q -= E(1);
+    if (q == E(0)) return math::copysign(E(0), x / y);
+    const E whole = math::floor(q);
+    return q - whole > E(0.5) ? whole + E(1) : whole;
+}
+
 template <typename E>
 TENSORA_INLINE E floor_divide_of(E x, E y) {
     if constexpr (Integer<E>) {
@@ -343,7 +370,14 @@ TENSORA_INLINE E floor_divide_of(E x, E y) {
         }
         return E(x / y);
     } else {
-        return math::floor(x / y);
+        // x / y may round up to the next integer. The sign of the exact remainder tells.
+        constexpr E largest_exact = math::is_same_v<E, float> ? E(0x1p22) : E(0x1p51);
+        const E q = math::floor(x / y);
+        if (math::fabs(q) < largest_exact && math::fabs(y) <= math::numeric_limits<E>::max()) {
+            const E r = math::fma(-q, y, x);
+            return r != E(0) && (r < E(0)) != (y < E(0)) ? q - E(1) : q;
+        }
+        return floor_divide_slowly(x, y);
     }
 }
 /// Remainder with the sign of the divisor, as Python's.

@@ -283,10 +283,10 @@ NONE(bitwise_not, 1);
 #define A c.input(0)
 #define B c.input(1)
 
-/// 1 where `wins` is positive, a half where both are equal.
+/// 1 where `a` is the result, a half where both are equal, 1 where one is NaN.
 T share(const T& a, const T& b, DType dtype, bool larger) {
-    const T wins = truth(larger ? greater(a, b) : less(a, b), dtype);
-    return wins + truth(equal(a, b), dtype) * 0.5;
+    const T loses = truth(larger ? less(a, b) : greater(a, b), dtype);
+    return 1.0 - (loses + truth(equal(a, b), dtype) * 0.5);
 }
 
 TWO(add, 0, 1, g, g);
@@ -301,25 +301,40 @@ T pow_base(const T& x, const T& y) {
     const T power = y * pow(x, y - 1.0);
     return where(equal(y, like(y, 0)), like(power, 0), power);
 }
-T pow_exponent(const T& x, const T& out) {
+/// The slope of 0 ** y is 0 for y >= 0, also at y = 0, where the power itself is not continuous.
+T pow_exponent(const T& x, const T& y, const T& out) {
     const T slope = out * log(x);
-    return where(logical_and(equal(x, like(x, 0)), equal(out, like(out, 0))), like(slope, 0), slope);
+    const T flat = logical_or(equal(out, like(out, 0)), equal(y, like(y, 0)));
+    return where(logical_and(equal(x, like(x, 0)), flat), like(slope, 0), slope);
 }
 TWO_IN(single, pow, in0 | in1 | out0, 15, g* conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
-       g* conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
+       g* conjugate(pow_exponent(cast(A, g->dtype()), cast(B, g->dtype()), c.output())));
 TWO(maximum, in0 | in1, 1, g* share(A, B, g->dtype(), true), g* share(A, B, g->dtype(), false));
 TWO(minimum, in0 | in1, 1, g* share(A, B, g->dtype(), false), g* share(A, B, g->dtype(), true));
-TWO(fmax, in0 | in1, 1, where(logical_and(less(A, B), equal(B, B)), like(g, 0), g),
-    where(logical_and(less(A, B), equal(B, B)), g, like(g, 0)));
-TWO(fmin, in0 | in1, 1, where(logical_and(greater(A, B), equal(B, B)), like(g, 0), g),
-    where(logical_and(greater(A, B), equal(B, B)), g, like(g, 0)));
-TWO(atan2, in0 | in1, 15, g* B / (square(A) + square(B)), -(g* A) / (square(A) + square(B)));
+/// Whether fmax or fmin returns the first operand: it is not worse, or the second one is NaN.
+T is_first(const T& a, const T& b, bool larger) {
+    return logical_or(larger ? greater_equal(a, b) : less_equal(a, b), isnan(b));
+}
+TWO(fmax, in0 | in1, 1, where(is_first(A, B, true), g, like(g, 0)),
+    where(is_first(A, B, true), like(g, 0), g));
+TWO(fmin, in0 | in1, 1, where(is_first(A, B, false), g, like(g, 0)),
+    where(is_first(A, B, false), like(g, 0), g));
+/// y / (a² + b²), and 0 at the origin, where the angle has no slope.
+T over_squares(const T& y, const T& a, const T& b) {
+    const T squares = square(a) + square(b);
+    return where(equal(squares, like(squares, 0)), like(y, 0), y / squares);
+}
+TWO(atan2, in0 | in1, 15, over_squares(g* B, A, B), over_squares(-(g* A), A, B));
 TWO(hypot, in0 | in1 | out0, 5, g* A / c.output(), g* B / c.output());
 TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g*(c.output() / A)),
     zeros(c.shape(1), c.dtype(1)));
 TWO(nextafter, in0 | in1, 1, where(equal(A, B), like(g, 0), g), zeros(c.shape(1), c.dtype(1)));
 TWO(logaddexp, in0 | in1, 20, g* sigmoid(A - B), g* sigmoid(B - A));
-TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g* log(B)), g* A / B);
+T xlogy_slope(const T& g, const T& x, const T& y) {
+    const T undefined = logical_and(equal(x, like(x, 0)), less_equal(y, like(y, 0)));
+    return where(undefined, like(g, 0), run(op_named("xlogy"), no_params, g, y));
+}
+TWO(xlogy, in0 | in1, 10, xlogy_slope(g, A, B), g* A / B);
 TWO(polygamma, in0 | in1, 60, zeros(c.shape(0), c.dtype(0)), g* polygamma(A + 1, B));
 TWO(zeta, in0 | in1, 60, unknown(c, 0), -(g * A * run(op_named("zeta"), no_params, A + 1, B)));
 NONE(gcd, 2);
@@ -401,12 +416,10 @@ const Op& clip_op = entry(
         const T g = c.grad();
         c.give(0, [&] { return backward_of("clip_backward", g, c.input(0), c.output()); });
         if (!c.wants(1) && !c.wants(2)) return;
-        const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
-        const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
-        const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
-        const T zero = like(g, 0);
-        c.give(1, [&] { return where(low, g, zero); });
-        c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
+        const T x = c.input(0), low = c.input(1), high = c.input(2), zero = like(g, 0);
+        c.give(1, [&] { return where(logical_and(less(x, low), less(low, high)), g, zero); });
+        // Where the bounds are crossed, the upper one is the result.
+        c.give(2, [&] { return where(logical_or(greater(x, high), less(high, low)), g, zero); });
     },
     in0 | in1 | in2 | out0, 2);
 /// The gradient where the input was within the limits: where the result is the input.
@@ -416,6 +429,43 @@ const Op& clip_backward_op = entry(
         c.give(0, [&] { return backward_of("clip_backward", c.grad(), c.input(1), c.input(2)); });
     },
     in1 | in2, 1);
+/// `clip` whose gradient is zero at the bounds themselves; PyTorch's relu6 and hardtanh have it, its clip
+/// not.
+const Op& hardtanh_op = entry(
+    "hardtanh", 3,
+    [](Backward& c) {
+        c.give(0, [&] {
+            const T above = backward_of("keep_above", c.grad(), c.input(0), c.input(1));
+            return backward_of("keep_below", above, c.input(0), c.input(2));
+        });
+    },
+    in0 | in1 | in2, 2);
+const Op& keep_above_op = entry(
+    "keep_above", 3,
+    [](Backward& c) {
+        c.give(0, [&] { return backward_of("keep_above", c.grad(), c.input(1), c.input(2)); });
+    },
+    in1 | in2, 1);
+const Op& keep_below_op = entry(
+    "keep_below", 3,
+    [](Backward& c) {
+        c.give(0, [&] { return backward_of("keep_below", c.grad(), c.input(1), c.input(2)); });
+    },
+    in1 | in2, 1);
+T least_log(const T& x) { return maximum(x, like(x, -100)); }
+TWO_IN(single, binary_cross_entropy, in0 | in1, 25, backward_of("binary_cross_entropy_backward", g, A, B),
+       g*(least_log(log1p(-A)) - least_log(log(A))));
+/// Inputs: gradient, probability, target.
+const Op& binary_cross_entropy_backward_op = entry(
+    "binary_cross_entropy_backward", 3,
+    [](Backward& c) {
+        const T u = c.grad(), g = c.input(0), x = c.input(1), target = c.input(2);
+        const auto variance = [&] { return maximum((1 - x) * x, like(x, 1e-12)); };
+        c.give(0, [&] { return backward_of("binary_cross_entropy_backward", u, x, target); });
+        c.give(1, [&] { return u * g * (square(x) - x * target * 2 + target) / square(variance()); });
+        c.give(2, [&] { return -(u * g) / variance(); });
+    },
+    in0 | in1 | in2, 5);
 const Op& lerp_op = entry(
     "lerp", 3,
     [](Backward& c) {

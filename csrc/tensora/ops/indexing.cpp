@@ -143,7 +143,7 @@ template <typename E>
 void add_elements(E* to, const E* from, int64_t n) {
     using C = Computed<E>;
     for (int64_t i = 0; i < n; ++i) {
-        if constexpr (std::is_same_v<E, bool>)
+        if constexpr (std::is_same_v<E, Bool>)
             to[i] = to[i] || from[i];
         else
             to[i] = E(C(to[i]) + C(from[i]));
@@ -446,8 +446,8 @@ std::vector<T> nonzero(const T& x) {
     if (Capture::here()) Capture::here()->refuse_read(*x, "a number of elements that depends on them");
     const DeviceScope scope(cpu);
     const T mask = contiguous(to_device(cast(x->detach(), DType::bool_), cpu));
-    const bool* const hit = mask->data<bool>();
-    const int64_t n = std::count(hit, hit + mask->size(), true);
+    const Bool* const hit = mask->data<Bool>();
+    const int64_t n = std::count_if(hit, hit + mask->size(), [](Bool each) { return bool(each); });
     std::vector<T> result;
     for (int i = 0; i < x->dims(); ++i) result.push_back(Tensor::empty({n}, DType::i64));
     int64_t k = 0;

@@ -43,8 +43,8 @@ void multiply_integers(const MatrixView& a, const MatrixView& b, E* c) {
             const E factor = static_cast<const E*>(a.data)[i * a.row_step + k * a.column_step];
             const E* const row = static_cast<const E*>(b.data) + k * b.row_step;
             for (int64_t j = 0; j < b.columns; ++j) {
-                if constexpr (std::is_same_v<E, bool>)
-                    c[i * b.columns + j] |= factor && row[j * b.column_step];
+                if constexpr (std::is_same_v<E, Bool>)
+                    c[i * b.columns + j] = c[i * b.columns + j] || (factor && row[j * b.column_step]);
                 else
                     c[i * b.columns + j] = E(c[i * b.columns + j] + factor * row[j * b.column_step]);
             }
@@ -106,7 +106,8 @@ void matmul_kernel(Call& call) {
                 gemm(dtype, x, y, to, {nullptr, call.rows_done, i * rows});
             else
                 visit(dtype, [&]<typename E>(Tag<E>) {
-                    if constexpr (std::is_integral_v<E>) multiply_integers(x, y, static_cast<E*>(to));
+                    if constexpr (std::is_integral_v<Computed<E>>)
+                        multiply_integers(x, y, static_cast<E*>(to));
                 });
         }
     };

@@ -261,6 +261,12 @@ const Op& prod_op = entry<Reduction::prod>(
 
 // --- scans: mode is the axis -----------------------------------------------------------------------------
 
+/// Type that a scan accumulates elements of type S in. Totals of floats in float would collect the rounding
+/// error of every step.
+template <typename S>
+using Accumulator = std::conditional_t<is_half<S> || is_real<S>, double,
+                                       std::conditional_t<is_complex<S>, C128, Computed<S>>>;
+
 template <bool product>
 void scan_kernel(Call& call) {
     Tensor& out = *call.out[0];
@@ -272,17 +278,17 @@ void scan_kernel(Call& call) {
     const int64_t n = out.shape()[axis], outer = out.size() / (n * inner);
     visit(out.dtype(), [&]<typename S>(Tag<S>) {
         S* const data = out.data<S>();
-        using E = Computed<S>;
+        using E = Accumulator<S>;
         parallel_for(outer * inner, std::max<int64_t>(1, grain / n), [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
                 S* const line = data + i / inner * n * inner + i % inner;
-                E total = E(line[0]);
+                E total = cast_value<E>(line[0]);
                 for (int64_t k = 1; k < n; ++k) {
                     if constexpr (product)
-                        total = E(total * E(line[k * inner]));
+                        total = E(total * cast_value<E>(line[k * inner]));
                     else
-                        total = E(total + E(line[k * inner]));
-                    line[k * inner] = S(total);
+                        total = E(total + cast_value<E>(line[k * inner]));
+                    line[k * inner] = cast_value<S>(total);
                 }
             }
         });
@@ -362,16 +368,16 @@ void recurrence_kernel(Call& call) {
     for (int i = axis + 1; i < out.dims(); ++i) inner *= out.shape()[i];
     const int64_t n = out.shape()[axis];
     visit(out.dtype(), [&]<typename S>(Tag<S>) {
-        using E = Computed<S>;
+        using E = Accumulator<S>;
         parallel_for(out.size() / n, std::max<int64_t>(1, grain / n), [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
                 const int64_t at = i / inner * n * inner + i % inner;
                 S* const line = out.data<S>() + at;
                 const S* const a = factors->data<S>() + at;
-                E value = E(line[0]);
+                E value = cast_value<E>(line[0]);
                 for (int64_t k = 1; k < n; ++k) {
-                    value = E(E(a[k * inner]) * value + E(line[k * inner]));
-                    line[k * inner] = S(value);
+                    value = E(cast_value<E>(a[k * inner]) * value + cast_value<E>(line[k * inner]));
+                    line[k * inner] = cast_value<S>(value);
                 }
             }
         });

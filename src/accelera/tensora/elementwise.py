@@ -161,6 +161,9 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002
     low, high = (_limit(x, each, at) for each, at in ((min, "min"), (max, "max")))
     if low is None and high is None:
         return native.copy(x)
+    # Elements equal to a limit keep their gradient, so floating-point elements have an infinite second limit.
+    if x.dtype in dtypes.KINDS["real floating"]:
+        low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
     if high is None:
         return native.maximum(x, low)
     if low is None:

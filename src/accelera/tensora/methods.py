@@ -185,11 +185,19 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
 
     Raises
     ------
+    RuntimeError
+        If the tensor requires gradients and gradients are recorded: NumPy's result would have none.
     ValueError
         If ``copy=False``, but the type `dtype` needs a copy.
 
     """
     import numpy as np
+
+    if self.requires_grad and native.grad_enabled():
+        raise RuntimeError(
+            "[__array__] the tensor requires gradients, which NumPy's functions would drop. Use a function "
+            "of accelera.tensora, or .detach() for the numbers alone."
+        )
 
     source = native.cast(self.detach(), dtypes.float32) if self.dtype == dtypes.bfloat16 else self
     found = np.asarray(memoryview(source))

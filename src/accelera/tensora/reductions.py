@@ -137,16 +137,34 @@ def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
 
     """
     wide = as_inexact(x, "var")
-    distance = native.subtract(wide, mean(wide, axis=axis, keepdims=True))
+    distance = _distance_from_mean(wide, axis)
     if x.dtype in dtypes.KINDS["complex floating"]:
         distance = native.abs(distance)
     n = builtins.max(_count(x, axis) - correction, 0)
     return _cast_back(native.divide(native.sum(native.square(distance), axis, keepdims), float(n)), x)
 
 
+def _distance_from_mean(x: Any, axis: Axes) -> Any:
+    """Return `x` minus its mean over axes, exactly zero if all elements are equal."""
+    if x.size == 0:
+        return native.subtract(x, mean(x, axis=axis, keepdims=True))
+    # The mean of differences from one element has no rounding error where all elements are equal.
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    first = [slice(None)] * x.ndim
+    for each in axes if x.ndim else ():
+        first[each] = slice(0, 1)
+    shift = x.detach()[tuple(first)]
+    return native.subtract(x, native.add(shift, mean(native.subtract(x, shift), axis=axis, keepdims=True)))
+
+
 def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
-    """Standard deviation over axes: square root of `var`, with the same arguments."""
-    return native.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    """Standard deviation over axes: square root of `var`, with the same arguments.
+
+    The gradient is zero where all elements are equal.
+    """
+    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
+    zero = native.equal(variance, 0)
+    return native.where(zero, 0.0, native.sqrt(native.where(zero, 1.0, variance)))
 
 
 @computes_in("float32")

@@ -103,17 +103,17 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """``x`` limited to the range from `min_val` to `max_val`."""
     if not min_val <= max_val:
         raise ValueError(f"hardtanh: min_val={min_val} above max_val={max_val}")
-    return native.clip(input, min_val, max_val)
+    return native.hardtanh(input, min_val, max_val)
 
 
 def relu6(input: Any) -> Any:
     """``x`` limited to the range from 0 to 6."""
-    return native.clip(input, 0, 6)
+    return native.hardtanh(input, 0, 6)
 
 
 def hardsigmoid(input: Any) -> Any:
     """``x / 6 + 1/2`` limited to the range from 0 to 1."""
-    return native.clip(input + 3.0, 0.0, 6.0) / 6.0
+    return native.hardtanh(input + 3.0, 0.0, 6.0) / 6.0
 
 
 def hardswish(input: Any) -> Any:

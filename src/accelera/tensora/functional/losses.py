@@ -21,6 +21,11 @@ def _reduced(loss: Any, reduction: str, name: str) -> Any:
     return total if reduction == "sum" else total / float(loss.size) if loss.size else total * math.nan
 
 
+def _hinge(x: Any) -> Any:
+    """Return `x` limited to at least 0; unlike that of `relu`, its gradient at 0 is 1."""
+    return native.clip(x, 0.0, math.inf)
+
+
 def _same_shapes(name: str, input: Any, target: Any) -> None:
     if tuple(input.shape) != tuple(target.shape):
         raise ValueError(f"{name}: an input of shape {input.shape} and a target of shape {target.shape}")
@@ -312,13 +317,14 @@ def gaussian_nll_loss(
 
 @computes_in("float32")
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
-    """``-target * log(input) - (1 - target) * log(1 - input)``, logarithms being at least -100."""
+    """``-target * log(input) - (1 - target) * log(1 - input)``, logarithms being at least -100.
+
+    The gradient is finite for probabilities of exactly 0 and 1, as in PyTorch.
+    """
     _same_shapes("binary_cross_entropy", input, target)
     if not native.peek(native.all(native.logical_and(input >= 0, input <= 1))):
         raise ValueError("binary_cross_entropy: an input below 0, above 1 or NaN; give probabilities")
-    first = native.maximum(native.log(input), -100.0)
-    second = native.maximum(native.log1p(-input), -100.0)
-    losses = (target - 1.0) * second - target * first
+    losses = native.binary_cross_entropy(input, target)
     return _reduced(losses if weight is None else losses * weight, reduction, "binary_cross_entropy")
 
 
@@ -375,7 +381,7 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction
     """The input where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     zero = native.full((), 0, input.dtype)
     near = native.where(native.not_equal(target, -1), input, zero)
-    far = native.where(native.not_equal(target, 1), native.relu(margin - input), zero)
+    far = native.where(native.not_equal(target, 1), _hinge(margin - input), zero)
     return _reduced(near + far, reduction, "hinge_embedding_loss")
 
 
@@ -402,7 +408,7 @@ def cosine_embedding_loss(
     cosine = dot / native.sqrt(squares[0] * squares[1])
     zero = native.full((), 0, cosine.dtype)
     near = native.where(native.equal(target, 1), 1.0 - cosine, zero)
-    far = native.where(native.equal(target, -1), native.relu(cosine - margin), zero)
+    far = native.where(native.equal(target, -1), _hinge(cosine - margin), zero)
     return _reduced(near + far, reduction, "cosine_embedding_loss")
 
 
@@ -412,7 +418,7 @@ def margin_ranking_loss(
 ) -> Any:
     """``max(0, margin - target * (input1 - input2))``; 1 wants the first to be larger, -1 the second."""
     _same_shapes("margin_ranking_loss", input1, input2)
-    return _reduced(native.relu(-target * (input1 - input2) + margin), reduction, "margin_ranking_loss")
+    return _reduced(_hinge(-target * (input1 - input2) + margin), reduction, "margin_ranking_loss")
 
 
 @computes_in("float32")
@@ -464,4 +470,4 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = native.minimum(far, distance(positive, negative))
-    return _reduced(native.relu(near - far + margin), reduction, "triplet_margin_loss")
+    return _reduced(_hinge(near - far + margin), reduction, "triplet_margin_loss")

@@ -125,6 +125,14 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
     return jnp.where(scaled > threshold, x, jnp.log1p(jnp.exp(jnp.minimum(scaled, threshold))) / beta)
 
 
+def _binary_cross_entropy(x: Any, y: Any) -> Any:
+    return (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
+
+
+def _binary_cross_entropy_backward(x: Any, y: Any, z: Any) -> Any:
+    return x * (y - z) / jnp.maximum((1 - y) * y, 1e-12)
+
+
 def _normal_cdf(x: Any) -> Any:
     return 0.5 * (1 + special.erf(x * math.sqrt(0.5)))
 
@@ -291,6 +299,7 @@ BINARY: dict[str, Formula] = {
     "gelu_backward": lambda x, y: x * _gelu_derivative(y),
     "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_derivative(y),
     "silu_backward": lambda x, y: x * _silu_derivative(y),
+    "binary_cross_entropy": _binary_cross_entropy,
     "equal": lambda x, y: x == y,
     "not_equal": lambda x, y: x != y,
     "less": lambda x, y: x < y,
@@ -316,6 +325,10 @@ TERNARY: dict[str, Formula] = {
     "elu_backward": lambda x, y, z: jnp.where(y > 0, x, x * (y + z)),
     "leaky_relu_backward": lambda x, y, z: jnp.where(y > 0, x, x * z),
     "clip_backward": lambda x, y, z: jnp.where(y == z, x, 0),
+    "hardtanh": _clip,
+    "keep_above": lambda x, y, z: jnp.where(y <= z, 0, x),
+    "keep_below": lambda x, y, z: jnp.where(y >= z, 0, x),
+    "binary_cross_entropy_backward": _binary_cross_entropy_backward,
 }
 
 FORMULAS = UNARY | BINARY | TERNARY

@@ -157,6 +157,15 @@ def _softplus(x: GraphValue, beta: GraphValue, threshold: GraphValue) -> GraphVa
     return _where(scaled > threshold, x, _log1p(exp(_minimum(scaled, threshold))) / beta)
 
 
+def _binary_cross_entropy(x: GraphValue, y: GraphValue) -> GraphValue:
+    least = x * 0 - 100.0
+    return (y - 1) * _maximum(_log1p(x * -1), least) - y * _maximum(log(x), least)
+
+
+def _binary_cross_entropy_backward(x: GraphValue, y: GraphValue, z: GraphValue) -> GraphValue:
+    return x * (y - z) / _maximum((y * -1 + 1) * y, y * 0 + 1e-12)
+
+
 def _normal_cdf(x: GraphValue) -> GraphValue:
     return (erf(x * math.sqrt(0.5)) + 1) * 0.5
 
@@ -284,6 +293,7 @@ BINARY: dict[str, Formula] = {
     "gelu_backward": lambda x, y: x * _gelu_derivative(y),
     "gelu_tanh_backward": lambda x, y: x * _gelu_tanh_derivative(y),
     "silu_backward": lambda x, y: x * _silu_derivative(y),
+    "binary_cross_entropy": _binary_cross_entropy,
     "equal": lambda x, y: x.equals(y),
     "not_equal": lambda x, y: _not(x.equals(y)),
     "less": lambda x, y: x < y,
@@ -306,6 +316,10 @@ TERNARY: dict[str, Formula] = {
     "elu_backward": _elu_backward,
     "leaky_relu_backward": lambda x, y, z: _where(y > 0, x, x * z),
     "clip_backward": lambda x, y, z: _where(y.equals(z), x, 0.0),
+    "hardtanh": _clip,
+    "keep_above": lambda x, y, z: _where(y <= z, 0.0, x),
+    "keep_below": lambda x, y, z: _where(y >= z, 0.0, x),
+    "binary_cross_entropy_backward": _binary_cross_entropy_backward,
 }
 
 FORMULAS = UNARY | BINARY | TERNARY
