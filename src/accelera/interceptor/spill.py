@@ -151,7 +151,7 @@ def same_size(dtype: torch.dtype) -> np.dtype[Any]:
 def _make_resizable(tensor: torch.Tensor) -> None:
     """Let the storage of ``tensor`` be resized: torch then copies the contents to memory of its own.
 
-    Without the shim torch refuses after ``resize_`` has changed the shape, as with every ``torch.frombuffer``.
+    Without the shim torch refuses after ``resize_`` has changed the shape, as for ``torch.frombuffer``.
     """
     library = shim_library()
     if library is not None and hasattr(library, "accelera_make_resizable"):

@@ -38,6 +38,7 @@ from accelera.offload.multi_device import DeviceTransfers, UnitHooks, assigned
 from accelera.offload.op_schema import infer_meta
 from accelera.offload.planning.dry_run import DryRunSetup
 from accelera.offload.planning.planner import planned, refuse_wrong_kinds
+from accelera.offload.set_data import refuse_offloaded_data
 from accelera.offload.tensor import OffloadedTensor, check_values, wrap
 from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.hooks import CopiedTraining, Training, check_activations
@@ -183,6 +184,7 @@ def cache_for(
     ``backing``: None for what ``config`` says.
     """
     load_code()
+    refuse_offloaded_data()
     place, limit = budget.device, budget.limit_bytes
     capacity = _default_capacity(limit, place) if plan is None else plan.capacity_bytes
     block_bytes = block_bytes_of(capacity, train=config.train) if plan is None else plan.block_bytes

@@ -143,26 +143,14 @@ class OffloadedTensor(torch.Tensor):
         _SEVERAL_BLOCKS.append(cls)
 
     @staticmethod
-    def __new__(
-        cls,
-        storage: BlockStorage,
-        size: Sequence[int],
-        stride: Sequence[int],
-        offset: int | torch.SymInt = 0,
-        dtype: torch.dtype | None = None,
-    ) -> OffloadedTensor:
-        """Make a view of ``storage``: sizes, strides and offset count elements of ``dtype``."""
-        tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(
-            kind_of(storage),
-            size,
-            strides=stride,
-            storage_offset=offset,
-            dtype=dtype or storage.dtype,
-            device=storage.cache.device,
-        )
-        tensor.block_storage = storage
-        torch._C._set_throw_on_mutable_data_ptr(tensor)
-        return tensor
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a view of a ``BlockStorage``, see ``_view_of``; of anything else an ordinary parameter.
+
+        ``type(parameter)(data, requires_grad=...)`` is how other libraries make a parameter of the same type.
+        """
+        if args and isinstance(args[0], BlockStorage):
+            return _view_of(*args, **kwargs)
+        return torch.nn.Parameter(*args, **kwargs)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -295,6 +283,10 @@ class OffloadedTensor(torch.Tensor):
             f"[from_dlpack] {self} has no lasting bytes to share; take a copy with .materialized()"
         )
 
+    def is_shared(self) -> bool:
+        """Return False: the bytes are in no memory that another process could see."""
+        return False
+
     def share_memory_(self) -> Any:
         """Raise DeviceError: the bytes are in no memory that could be shared."""
         raise DeviceError(
@@ -320,6 +312,27 @@ class OffloadedTensor(torch.Tensor):
             f"OffloadedTensor({name!r}, size={tuple(self.shape)}, dtype={self.dtype}, {size} "
             f"offloaded from {self.device}{needs})"
         )
+
+
+def _view_of(
+    storage: BlockStorage,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | torch.SymInt = 0,
+    dtype: torch.dtype | None = None,
+) -> OffloadedTensor:
+    """Return a view of ``storage``: sizes, strides and offset count elements of ``dtype``."""
+    tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(
+        kind_of(storage),
+        size,
+        strides=stride,
+        storage_offset=offset,
+        dtype=dtype or storage.dtype,
+        device=storage.cache.device,
+    )
+    tensor.block_storage = storage
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+    return tensor
 
 
 def kind_of(storage: BlockStorage) -> type[OffloadedTensor]:
