@@ -211,9 +211,10 @@ class OffloadedTensor(torch.Tensor):
         return self.materialized().tolist()
 
     def detach(self) -> OffloadedTensor:
-        """Return the tensor without its history; for a module's ``state_dict``, one that can be written."""
+        """Return the tensor without its history; of a state, or for one, a state that can be written."""
         bare: Any = super().detach()
-        if sys._getframe(1).f_code is torch.nn.Module._save_to_state_dict.__code__:
+        is_saved = sys._getframe(1).f_code is torch.nn.Module._save_to_state_dict.__code__
+        if self.is_state or is_saved:
             bare.is_state = True
         detached: OffloadedTensor = bare
         return detached

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class TrainingBudget:
                 "leave optimizer= out"
             )
         self._optimizer = optimizer
-        self._spill_dir = spill_dir or tempfile.gettempdir()
+        self._spill_dir = os.path.abspath(spill_dir or tempfile.gettempdir())
         self._steps: Any = None
         self._capacity = 0
         self._plans: dict[Any, StepPlans] = {}
