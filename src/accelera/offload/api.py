@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError, DTypeError
 from accelera.offload.backing import BackingStores, RamBacking
@@ -115,6 +116,7 @@ def offload(
     """
     _check_is_module(model)
     _check_not_offloaded(model)
+    refuse_lazy_layers("offload", model)
     check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -213,8 +214,7 @@ class OffloadedTensor(torch.Tensor):
     def detach(self) -> OffloadedTensor:
         """Return the tensor without its history; of a state, or for one, a state that can be written."""
         bare: Any = super().detach()
-        is_saved = sys._getframe(1).f_code is torch.nn.Module._save_to_state_dict.__code__
-        if self.is_state or is_saved:
+        if self.is_state or _is_writer(sys._getframe(1)):
             bare.is_state = True
         detached: OffloadedTensor = bare
         return detached
@@ -313,6 +313,13 @@ class OffloadedTensor(torch.Tensor):
             f"OffloadedTensor({name!r}, size={tuple(self.shape)}, dtype={self.dtype}, {size} "
             f"offloaded from {self.device}{needs})"
         )
+
+
+def _is_writer(caller: FrameType) -> bool:
+    """Return whether ``caller`` writes values to a checkpoint, which it reads from their addresses."""
+    if caller.f_code is torch.nn.Module._save_to_state_dict.__code__:
+        return True
+    return str(caller.f_globals.get("__name__")).startswith("torch.distributed.checkpoint.")
 
 
 def _view_of(
