@@ -20,10 +20,10 @@ def refuse_offloaded_data() -> torch.library.Library:
 
     The next use of such a tensor would end the process.
     """
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     accelerator = present_accelerator()
     for kind in {"cpu", "cpu" if accelerator is None else accelerator.type}:
-        library.impl(_OPERATOR, _has_compatible_type, f"Autograd{kind.upper()}")
+        library.impl(_OPERATOR, _has_compatible_type, f"Autograd{kind.upper()}")  # type: ignore[no-untyped-call]
     return library
 
 

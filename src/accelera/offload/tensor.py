@@ -144,14 +144,15 @@ class OffloadedTensor(torch.Tensor):
         _SEVERAL_BLOCKS.append(cls)
 
     @staticmethod
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> OffloadedTensor:
         """Make a view of a ``BlockStorage``, see ``_view_of``; of anything else an ordinary parameter.
 
         ``type(parameter)(data, requires_grad=...)`` is how other libraries make a parameter of the same type.
         """
         if args and isinstance(args[0], BlockStorage):
             return _view_of(*args, **kwargs)
-        return torch.nn.Parameter(*args, **kwargs)
+        ordinary: Any = torch.nn.Parameter(*args, **kwargs)
+        return ordinary  # type: ignore[no-any-return]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
