@@ -1,5 +1,7 @@
 // Interception built for one version of torch: kernels in C++ before torch's own. Python loads it by ctypes.
 #include <ATen/Operators.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 
 #include <map>
@@ -114,4 +116,12 @@ ACCELERA_EXPORT const char* accelera_use_arenas(int64_t allocate, int64_t releas
         fault = error.what();
         return fault.c_str();
     }
+}
+
+// Let torch resize a storage over memory that it did not allocate: it copies the contents to memory of its
+// allocator, and releases the former. `storage` is a `c10::StorageImpl`.
+ACCELERA_EXPORT void accelera_make_resizable(void* storage) {
+    auto* resizable = static_cast<c10::StorageImpl*>(storage);
+    resizable->set_allocator(c10::GetCPUAllocator());
+    resizable->set_resizable(true);
 }

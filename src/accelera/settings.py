@@ -55,6 +55,21 @@ def _parse_gibibytes(text: str) -> float:
     return value
 
 
+def _start_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
+
+
+_START_FOLDER = _start_folder()
+"""Relative folders are of the directory in which the program started, whatever it changes to later."""
+
+
+def _parse_folder(text: str) -> str:
+    return str(_START_FOLDER / Path(_parse_name(text)).expanduser())
+
+
 def _parse_name(text: str) -> str:
     return text.strip()
 
@@ -173,7 +188,7 @@ SETTINGS = (
     Setting(
         "spill",
         None,
-        _parse_name,
+        _parse_folder,
         "a folder on a disk",
         "Folder for results of intercepted calls that exceed the budget; unset means the temporary folder.",
     ),
@@ -187,14 +202,14 @@ SETTINGS = (
     Setting(
         "llm_path",
         None,
-        _parse_name,
+        _parse_folder,
         "a folder with a language model's weights and tokenizer",
         "Language model that the llm scorer asks; unset means that it must be named in the call.",
     ),
     Setting(
         "cache",
         None,
-        _parse_name,
+        _parse_folder,
         "a folder",
         "Folder where measured rates are kept; unset means accelera in the user's cache folder.",
     ),
@@ -297,7 +312,7 @@ def cache_folder() -> Path:
     if named is not None:
         return Path(named).expanduser()
     usual = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}.get(sys.platform, "~/.cache")
-    return Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "accelera"
+    return _START_FOLDER / Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "accelera"
 
 
 def child_environment(**values: str | None) -> dict[str, str]:

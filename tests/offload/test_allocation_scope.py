@@ -62,27 +62,6 @@ def test_inference_is_charged_and_what_follows_is_not() -> None:
     assert charged(model) == 0
 
 
-@pytest.mark.parametrize("activations", ["auto", "offload", "keep"])
-def test_loss_and_backward_pass_are_charged_and_what_follows_is_not(activations: str) -> None:
-    model = model_in(activations=activations)
-    for _ in range(3):
-        assert not is_charged(model)
-        result = model(X)
-        assert is_charged(model)
-        loss = result.square().mean()
-        loss.backward()
-        assert not is_charged(model)
-        del result, loss
-
-
-def test_a_graph_that_is_never_used_ends_it() -> None:
-    model = model_in()
-    result = model(X)
-    assert is_charged(model)
-    del result
-    assert not is_charged(model)
-
-
 def test_a_graph_that_is_used_twice() -> None:
     model = model_in()
     loss = model(X).square().mean()
@@ -147,18 +126,6 @@ def test_single_operations_on_weights_are_charged() -> None:
         result = X @ model[0].weight.t()
     assert charged(model) == result.nbytes
     assert not is_charged(model)
-
-
-def test_another_models_forward_ends_what_lingers() -> None:
-    model, other = model_in(), net()
-    result = model(X)
-    nn.Softmax(-1)(result)
-    assert is_charged(model), "a module without weights, such as a loss, is no model"
-    theirs = other(X)
-    assert not is_charged(model)
-    (result.square().mean() + theirs.square().mean()).backward()
-    assert not is_charged(model)
-    assert 0 <= charged(model) - result.nbytes < SMALL
 
 
 def test_other_threads_are_not_charged() -> None:
@@ -247,7 +214,7 @@ def test_after_a_refusal_a_thread_takes_from_no_arena() -> None:
         model = offload(net(), 30 * MIB, activations="keep")
         result = model(X)
         with pytest.raises(BudgetExceededError):
-            torch.empty(40 * MIB, dtype=torch.uint8)
+            model(torch.randn(20_000, 256))
         assert not is_charged(model)
         del model, result
         gc.collect()

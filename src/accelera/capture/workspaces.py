@@ -43,7 +43,18 @@ def workspace_bytes(func: Any, args: Any, kwargs: Any) -> int:
         return 0
     named = {argument.name: argument.default_value for argument in schema.arguments}
     named.update(zip(named, args, strict=False))
-    return max(0, _RULES[schema.name]({**named, **kwargs}))
+    named.update(kwargs)
+    if "convolution" in schema.name:
+        _expand_per_axis(named)
+    return max(0, _RULES[schema.name](named))
+
+
+def _expand_per_axis(call: dict[str, Any]) -> None:
+    """Repeat settings of a convolution that are given once for all axes, as ``padding="valid"`` gives 0."""
+    axes = call["weight"].dim() - 2
+    for name in ("stride", "padding", "dilation", "output_padding"):
+        if len(call[name]) == 1:
+            call[name] = list(call[name]) * axes
 
 
 def rnn_workspace_bytes(rows: int, steps: int, width: int, hidden: int, itemsize: int) -> int:

@@ -239,7 +239,7 @@ def run(
         budget=budget,
         min_size=min_size,
         memory_threshold=memory_threshold,
-        spill=None if spill is None else str(spill),
+        spill=None if spill is None else str(Path(spill).absolute()),
         device=device,
     )
     if as_json:

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from accelera.capture import CopiesOfFakes, ShapeMode, initializers_of_shapes
+from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.estimate.element_types import own_type, shape_of, twin
 from accelera.extras import transformers_for
 
@@ -97,6 +98,7 @@ def _without_contents(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
             f"[estimate] the model is a {type(module).__name__}; give a torch.nn.Module, a function that "
             "builds one, a configuration of transformers, or the path of its config.json"
         )
+    refuse_lazy_layers("estimate", module)
     return twin(module), _on_meta(own_inputs) if inputs is None else inputs
 
 

@@ -116,7 +116,7 @@ def config_of(
     if device is not None:
         get_device(device)
     named = settings.spill if spill is None or spill is True else spill
-    folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser()
+    folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser().absolute()
     if named:
         _check_folder(folder)
     requested = InterceptionConfig(budget, size, 0, folder, bool(named), device, override)

@@ -6,9 +6,9 @@ Writing through the mapping would take a page fault for every 4 KiB; tiles go th
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
-import mmap
 import os
 import tempfile
 import weakref
@@ -19,8 +19,10 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from accelera.devices.torch_shim import shim_library
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor.config import InterceptionConfig, active_config, stays_in_memory
+from accelera.interceptor.file_mapping import FileMapping
 from accelera.interceptor.statistics import statistics
 from accelera.interceptor.tiling import Region, ResultLayout, contiguous_strides, nbytes
 from accelera.stores import FlatFile, Placement, is_in_memory
@@ -28,10 +30,6 @@ from accelera.units import format_bytes
 
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME_ANOTHER = "name a folder on a disk with spill= or ACCELERA_SPILL, or raise the budget"
-
-
-class _Mapping(mmap.mmap):
-    """A mapping that can be referred to weakly."""
 
 
 @final
@@ -80,7 +78,9 @@ class SpilledResult:
     def tensor(self) -> torch.Tensor:
         """Return the result, mapped; the file lives as long as a tensor that shows it."""
         shape, strides, dtype = self._result
-        return torch.frombuffer(self._mapping, dtype=dtype).as_strided(shape, strides)
+        flat = torch.frombuffer(self._mapping, dtype=dtype)
+        _make_resizable(flat)
+        return flat.as_strided(shape, strides)
 
     def close(self) -> None:
         """Close the file, which the mapping keeps."""
@@ -147,6 +147,18 @@ def same_size(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype("c16") if dtype.itemsize == 16 else np.dtype(f"i{dtype.itemsize}")
 
 
+def _make_resizable(tensor: torch.Tensor) -> None:
+    """Let the storage of ``tensor`` be resized: torch then copies the contents to memory of its own.
+
+    Without the shim torch refuses after ``resize_`` has changed the shape, as for ``torch.frombuffer``.
+    """
+    library = shim_library()
+    if library is not None and hasattr(library, "accelera_make_resizable"):
+        make_resizable = library.accelera_make_resizable
+        make_resizable.restype, make_resizable.argtypes = None, [ctypes.c_void_p]
+        make_resizable(tensor.untyped_storage()._cdata)
+
+
 def _unnamed_file(op: str, folder: Path, nbytes: int) -> int:
     """Return a descriptor of a new file of ``nbytes`` that no folder lists; raises StoreError."""
     try:
@@ -170,10 +182,10 @@ def _unnamed_file(op: str, folder: Path, nbytes: int) -> int:
     return descriptor
 
 
-def _mapping(op: str, descriptor: int, nbytes: int) -> _Mapping:
-    """Map a file; raises StoreError, and closes it, when the system maps no more."""
+def _mapping(op: str, descriptor: int, nbytes: int) -> FileMapping:
+    """Map a file; raises StoreError when the system maps no more."""
     try:
-        return _Mapping(descriptor, nbytes)
+        return FileMapping(os.dup(descriptor), nbytes)
     except OSError as error:
         os.close(descriptor)
         raise StoreError(

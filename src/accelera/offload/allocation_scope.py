@@ -1,9 +1,10 @@
 """Allocation scope of an offloaded model: where in a program new tensors count against its budget.
 
 A scope is open in a thread during a forward pass of the model, during a step of its optimizer, and during
-single operations on its weights. After a forward pass with gradients it *lingers*: the loss and the backward
-pass are the model's as well. It ends with the backward pass, when nothing refers to the graph any more, or
-when another model begins to run in this thread.
+single operations on its weights. In a backward pass the autograd graph decides: the scope opens when the
+pass reaches an output of the model, one of its saved tensors or one of its weights, in the thread that runs
+the node, and closes when the pass reaches an input of the model or ends. Recomputation, nested backward
+passes and hooks in between belong to the model; what the program computes from the outputs does not.
 """
 
 from __future__ import annotations
@@ -46,14 +47,42 @@ class AllocationScope:
         entries = _THREAD.entries
         if self.arena is None or (entries and entries[-1].scope is self):
             return None
+        if self.open_for_backward():
+            return None
         return self._push("")
+
+    def open_for_backward(self) -> bool:
+        """Open it until the end of the backward pass that runs in this thread; return whether it opened.
+
+        Nothing happens without a backward pass, and where it is open already. A nested pass, such as that of
+        a reentrant checkpoint, leaves it open for the outer one.
+        """
+        if torch._C._current_graph_task_id() == -1:
+            return False
+        _THREAD.end_closed_elsewhere()
+        if any(entry.scope is self or self in entry.scope.parts for entry in _THREAD.entries[-1:]):
+            return False
+        entry = self._push("", of_backward=True)
+        self._resume_guard()
+        end = _BackwardEnd()
+        weakref.finalize(end, entry.close).atexit = False
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(end)
+        return True
+
+    def close_for_backward(self) -> None:
+        """Close it in this thread if ``open_for_backward`` opened it: the pass has left the model."""
+        for entry in reversed(_THREAD.entries):
+            if entry.of_backward and entry.scope is self:
+                entry.close()
+                return
 
     def end_lingering(self) -> None:
         """Close what lingers of it in this thread."""
         _THREAD.end_lingering(self)
 
-    def _push(self, phase: str) -> ScopeEntry:
-        entry = ScopeEntry(self, phase)
+    def _push(self, phase: str, *, of_backward: bool = False) -> ScopeEntry:
+        entry = ScopeEntry(self, phase, of_backward=of_backward)
         _THREAD.entries.append(entry)
         self._charge()
         if phase:
@@ -69,6 +98,14 @@ class AllocationScope:
     def _notify_guard(self, phase: str) -> None:
         if self._guard is not None:
             self._guard.enter(phase)
+
+    def _suspend_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.suspend()
+
+    def _resume_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.resume("training")
 
 
 @final
@@ -103,45 +140,59 @@ class JointScope(AllocationScope):
         for part in self._parts:
             part._notify_guard(phase)
 
+    def _suspend_guard(self) -> None:
+        for part in self._parts:
+            part._suspend_guard()
+
+    def _resume_guard(self) -> None:
+        for part in self._parts:
+            part._resume_guard()
+
+
+@final
+class _BackwardEnd:
+    """Callback of a backward pass; autograd drops it when the pass is over, also by an error."""
+
+    def __call__(self) -> None:
+        """Do nothing: the end of this object closes the entry."""
+
 
 @final
 class ScopeEntry:
     """One time for which a scope is open in one thread."""
 
-    __slots__ = ("__weakref__", "_closed_elsewhere", "_graph", "_owner", "_phase", "lingers", "scope")
+    __slots__ = (
+        "__weakref__",
+        "_closed_elsewhere",
+        "_owner",
+        "_phase",
+        "lingers",
+        "of_backward",
+        "scope",
+    )
 
-    def __init__(self, scope: AllocationScope, phase: str) -> None:
+    def __init__(self, scope: AllocationScope, phase: str, *, of_backward: bool = False) -> None:
         self.scope = scope
         self.lingers = False
-        self._graph: Any = None
+        self.of_backward = of_backward
+        """Whether it is open for a backward pass, and not for a part of the program."""
         self._closed_elsewhere = False
         self._phase = phase
         self._owner = threading.get_ident()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether this thread's allocations are charged for it."""
-        return self in _THREAD.entries
-
-    def linger(self, graph: Any = None) -> None:
-        """Stay open until ``close``, until ``graph`` is gone, or until another model runs in this thread."""
+    def linger(self) -> None:
+        """Stay open until ``close``, or until another model runs in this thread."""
         if len(_THREAD.entries) > 1:
             self.close()
             return
         self.lingers = True
         _WATCH.change(1)
-        if graph is not None:
-            self._graph = weakref.finalize(graph, self.close)
-            self._graph.atexit = False
 
-    def until_end_of(self, backward: object) -> None:
-        """Stay open until ``backward`` is gone, which nothing but a running backward pass refers to.
-
-        The graph may be gone earlier: its nodes let go of what they saved one by one.
-        """
-        if self._graph is not None:
-            self._graph.detach()
-        weakref.finalize(backward, self.close).atexit = False
+    def suspend(self) -> None:
+        """Close it after a forward pass; the phase of the guard goes on with the backward pass."""
+        self._phase = ""
+        self.scope._suspend_guard()
+        self.close()
 
     def close(self) -> None:
         """Close it; may be called again, and from another thread, for which it takes effect later."""
@@ -155,7 +206,7 @@ class ScopeEntry:
         _THREAD.apply()
         if self.lingers:
             _WATCH.change(-1)
-        if self._phase:
+        if self._phase or self.of_backward:
             self.scope._notify_guard("")
 
 
@@ -174,9 +225,15 @@ class _Thread(threading.local):
 
     def end_lingering(self, scope: AllocationScope | None = None) -> None:
         """Close the entries that linger, of one scope or of all."""
-        for entry in [each for each in self.entries if each.lingers or each._closed_elsewhere]:
+        self.end_closed_elsewhere()
+        for entry in [each for each in self.entries if each.lingers]:
             if scope is None or scope in entry.scope.parts:
                 entry._end()
+
+    def end_closed_elsewhere(self) -> None:
+        """Remove the entries that another thread closed."""
+        for entry in [each for each in self.entries if each._closed_elsewhere]:
+            entry._end()
 
 
 _THREAD = _Thread()

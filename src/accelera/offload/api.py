@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError, DTypeError
 from accelera.offload.backing import BackingStores, RamBacking
@@ -38,6 +39,7 @@ from accelera.offload.multi_device import DeviceTransfers, UnitHooks, assigned
 from accelera.offload.op_schema import infer_meta
 from accelera.offload.planning.dry_run import DryRunSetup
 from accelera.offload.planning.planner import planned, refuse_wrong_kinds
+from accelera.offload.set_data import refuse_offloaded_data
 from accelera.offload.tensor import OffloadedTensor, check_values, wrap
 from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.hooks import CopiedTraining, Training, check_activations
@@ -114,6 +116,7 @@ def offload(
     """
     _check_is_module(model)
     _check_not_offloaded(model)
+    refuse_lazy_layers("offload", model)
     check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
@@ -183,6 +186,7 @@ def cache_for(
     ``backing``: None for what ``config`` says.
     """
     load_code()
+    refuse_offloaded_data()
     place, limit = budget.device, budget.limit_bytes
     capacity = _default_capacity(limit, place) if plan is None else plan.capacity_bytes
     block_bytes = block_bytes_of(capacity, train=config.train) if plan is None else plan.block_bytes

@@ -306,7 +306,7 @@ class ScratchBacking:
     """Regions of scratch files in ``folder``, reused by size; safe to use from several threads."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self.folder = Path(tempfile.gettempdir() if folder is None else folder)
+        self.folder = Path(tempfile.gettempdir() if folder is None else folder).absolute()
         self._files: list[OpenFile] = []
         self._used_bytes = 0
         self._spare: dict[int, list[FileRegion]] = defaultdict(list)

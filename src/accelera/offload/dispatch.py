@@ -215,7 +215,15 @@ def _alias(kind: Any, base: Any, shown: torch.Tensor) -> Any:
 
 @implements(torch.ops.aten.set_.source_Tensor)
 def set_tensor(_: Any, args: Any, __: Any) -> OffloadedTensor:
-    """Make the first argument what the second is: ``tensor.set_(other)``."""
+    """Make the first argument what the second is: ``tensor.set_(other)``.
+
+    Raises DeviceError for an ordinary one, before anything changes.
+    """
+    if not isinstance(args[0], OffloadedTensor):
+        raise DeviceError(
+            f"[set_] an ordinary tensor {tuple(args[0].shape)} cannot share the storage of {args[1]!r:.200}, "
+            "which has none: set it to a copy, value.materialized()"
+        )
     replace_data(*args)
     changed: OffloadedTensor = args[0]
     return changed
@@ -320,6 +328,22 @@ def _wait(result: Any) -> None:
     works: list[Any] = [one for one in tree_leaves(result) if isinstance(one, torch.ScriptObject)]
     for work in works:
         work.wait()
+
+
+@implements("is_pinned")
+def is_pinned(*_: Any) -> bool:
+    """Return False: offloaded bytes have no lasting memory."""
+    return False
+
+
+@implements("is_set_to")
+def is_set_to(_: Any, args: Any, __: Any) -> bool:
+    """Return whether both tensors see the same elements in the same order."""
+    if not all(isinstance(tensor, OffloadedTensor) for tensor in args):
+        return False
+    one, other = args
+    places = [(each.shape, each.stride(), each.storage_offset()) for each in args]
+    return one.block_storage is other.block_storage and places[0] == places[1]
 
 
 REFUSED = {

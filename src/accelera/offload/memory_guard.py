@@ -230,6 +230,7 @@ class MemoryGuard:
         self._learns = learns
         self._expected_bytes = sys.maxsize
         self._phase = ""
+        self._paused = True
         self._phase_peaks: dict[str, int] = {}
         self._most_bytes = 0
 
@@ -244,11 +245,26 @@ class MemoryGuard:
         self._most_bytes = max(self._most_bytes, peak)
         if self._phase and self.exact:
             self._phase_peaks[self._phase] = peak
-        if phase and not self._phase:
-            self._count.resume()
-        elif self._phase and not phase:
-            self._count.pause()
+        self._set_paused(not phase)
         self._phase = phase
+
+    def suspend(self) -> None:
+        """Take note that the program runs in the middle of a phase, which goes on later."""
+        self._set_paused(True)
+
+    def resume(self, phase: str) -> None:
+        """Go on with a phase that was suspended, or begin it."""
+        if phase == self._phase:
+            self._set_paused(False)
+        else:
+            self.enter(phase)
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused and not self._paused:
+            self._count.pause()
+        elif self._paused and not paused:
+            self._count.resume()
+        self._paused = paused
 
     def expect(self, phase: str, nbytes: int) -> None:
         """Expect ``nbytes`` of other memory in a phase that is new, or will differ from the last time."""

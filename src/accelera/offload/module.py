@@ -12,6 +12,7 @@ from torch import nn
 
 import accelera.offload.dispatch  # noqa: F401  (registers the rules of OffloadedTensor)
 from accelera.errors import DeviceError
+from accelera.offload.derived_weights import keep_in_memory, keep_in_pool, release_graphs
 from accelera.offload.tensor import (
     BlockStorage,
     OffloadedTensor,
@@ -110,12 +111,14 @@ def swap_in_by(model: nn.Module, cache_of: Callable[[str], BlockCache]) -> None:
         cache = cache_of(sharing[0].name)
         is_large = any(named.tensor.nbytes >= cache.least_bytes for named in sharing)
         (large if is_large else small).append(sharing)
+    release_graphs(model)
     for name, tensor in chain.from_iterable(large):
         check_free(tensor, name)
     for sharing in large:
         _offload(sharing, cache_of(sharing[0].name))
     for sharing in small:
         _move(sharing, cache_of(sharing[0].name).device)
+    keep_in_pool(model)
 
 
 def swap_out(model: nn.Module, *caches: BlockCache) -> None:
@@ -124,9 +127,11 @@ def swap_out(model: nn.Module, *caches: BlockCache) -> None:
     Those of one cache are on its device then, and those of several in RAM, with all small ones. Raises
     DeviceError, with nothing changed, when a graph of autograd holds one.
     """
+    release_graphs(model)
     for name, tensor in tensors_of(model):
         if isinstance(tensor, OffloadedTensor) and tensor.cache in caches:
             check_free(tensor, name)
+    keep_in_memory(model)
     device = caches[0].device if len(caches) == 1 else torch.device("cpu")
     flats: dict[BlockStorage, torch.Tensor] = {}
     for name, tensor in tensors_of(model):

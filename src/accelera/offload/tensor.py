@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -143,26 +144,15 @@ class OffloadedTensor(torch.Tensor):
         _SEVERAL_BLOCKS.append(cls)
 
     @staticmethod
-    def __new__(
-        cls,
-        storage: BlockStorage,
-        size: Sequence[int],
-        stride: Sequence[int],
-        offset: int | torch.SymInt = 0,
-        dtype: torch.dtype | None = None,
-    ) -> OffloadedTensor:
-        """Make a view of ``storage``: sizes, strides and offset count elements of ``dtype``."""
-        tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(
-            kind_of(storage),
-            size,
-            strides=stride,
-            storage_offset=offset,
-            dtype=dtype or storage.dtype,
-            device=storage.cache.device,
-        )
-        tensor.block_storage = storage
-        torch._C._set_throw_on_mutable_data_ptr(tensor)
-        return tensor
+    def __new__(cls, *args: Any, **kwargs: Any) -> OffloadedTensor:
+        """Make a view of a ``BlockStorage``, see ``_view_of``; of anything else an ordinary parameter.
+
+        ``type(parameter)(data, requires_grad=...)`` is how other libraries make a parameter of the same type.
+        """
+        if args and isinstance(args[0], BlockStorage):
+            return _view_of(*args, **kwargs)
+        ordinary: Any = torch.nn.Parameter(*args, **kwargs)
+        return ordinary  # type: ignore[no-any-return]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -223,9 +213,9 @@ class OffloadedTensor(torch.Tensor):
         return self.materialized().tolist()
 
     def detach(self) -> OffloadedTensor:
-        """Return the tensor without its history; for a module's ``state_dict``, one that can be written."""
+        """Return the tensor without its history; of a state, or for one, a state that can be written."""
         bare: Any = super().detach()
-        if sys._getframe(1).f_code is torch.nn.Module._save_to_state_dict.__code__:
+        if self.is_state or _is_writer(sys._getframe(1)):
             bare.is_state = True
         detached: OffloadedTensor = bare
         return detached
@@ -295,6 +285,10 @@ class OffloadedTensor(torch.Tensor):
             f"[from_dlpack] {self} has no lasting bytes to share; take a copy with .materialized()"
         )
 
+    def is_shared(self) -> bool:
+        """Return False: the bytes are in no memory that another process could see."""
+        return False
+
     def share_memory_(self) -> Any:
         """Raise DeviceError: the bytes are in no memory that could be shared."""
         raise DeviceError(
@@ -320,6 +314,34 @@ class OffloadedTensor(torch.Tensor):
             f"OffloadedTensor({name!r}, size={tuple(self.shape)}, dtype={self.dtype}, {size} "
             f"offloaded from {self.device}{needs})"
         )
+
+
+def _is_writer(caller: FrameType) -> bool:
+    """Return whether ``caller`` writes values to a checkpoint, which it reads from their addresses."""
+    if caller.f_code is torch.nn.Module._save_to_state_dict.__code__:
+        return True
+    return str(caller.f_globals.get("__name__")).startswith("torch.distributed.checkpoint.")
+
+
+def _view_of(
+    storage: BlockStorage,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | torch.SymInt = 0,
+    dtype: torch.dtype | None = None,
+) -> OffloadedTensor:
+    """Return a view of ``storage``: sizes, strides and offset count elements of ``dtype``."""
+    tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(
+        kind_of(storage),
+        size,
+        strides=stride,
+        storage_offset=offset,
+        dtype=dtype or storage.dtype,
+        device=storage.cache.device,
+    )
+    tensor.block_storage = storage
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+    return tensor
 
 
 def kind_of(storage: BlockStorage) -> type[OffloadedTensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -110,7 +111,7 @@ class TrainingBudget:
                 "leave optimizer= out"
             )
         self._optimizer = optimizer
-        self._spill_dir = spill_dir or tempfile.gettempdir()
+        self._spill_dir = os.path.abspath(spill_dir or tempfile.gettempdir())
         self._steps: Any = None
         self._capacity = 0
         self._plans: OrderedDict[Any, StepPlans] = OrderedDict()

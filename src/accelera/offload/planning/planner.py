@@ -13,6 +13,7 @@ from typing import Any, final
 
 import torch
 
+from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload.block_layout import FINER, block_bytes_of
 from accelera.offload.budgets import DeviceBudgets, least_room, reserved_on
@@ -305,6 +306,8 @@ def refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
             f"[plan_offload] model is of type {type(model).__name__}: give a torch.nn.Module, or a function "
             "that builds one"
         )
+    if isinstance(model, torch.nn.Module):
+        refuse_lazy_layers("plan_offload", model)
     if inputs is None or isinstance(inputs, (str, bytes)):
         raise TypeError(
             f"[plan_offload] inputs={inputs!r}: give a tensor, a tuple of arguments, a dictionary of named "

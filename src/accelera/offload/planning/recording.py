@@ -23,7 +23,7 @@ from accelera.offload.training.saved_tensors import is_large
 from accelera.offload.training.tape import ForwardTape, View
 
 if TYPE_CHECKING:
-    from accelera.offload.allocation_scope import ScopeEntry
+    from accelera.offload.allocation_scope import AllocationScope
     from accelera.offload.training.activation_choice import InputSignature
 
 
@@ -361,7 +361,7 @@ class RecordedSaves:
         self._tape = ForwardTape(lambda: 0.0, lambda: len(notes.events))
         self._uses: list[SavedUse] = []
 
-    def begin(self, entry: ScopeEntry, signature: InputSignature) -> RecordedSaves:
+    def begin(self, scope: AllocationScope, signature: InputSignature) -> RecordedSaves:
         """Begin the forward pass."""
         self.signature = signature
         return self

@@ -21,7 +21,7 @@ from accelera.offload.training.saved_tensors import ForwardPass
 from accelera.offload.training.tape import ForwardTape
 
 if TYPE_CHECKING:
-    from accelera.offload.allocation_scope import ScopeEntry
+    from accelera.offload.allocation_scope import AllocationScope
     from accelera.offload.block_cache import BlockCache
 
 
@@ -72,30 +72,30 @@ class ActivationChoice:
         self.chosen: ActivationPlan | None = None
         """The plan of the latest forward pass that had one."""
 
-    def begin(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
+    def begin(self, scope: AllocationScope, signature: InputSignature) -> ForwardPass:
         """Return the forward pass that begins."""
         if self._keeps:
-            return ForwardPass(self._cache, entry, keeps=True)
+            return ForwardPass(self._cache, scope, keeps=True)
         if self._is_running(self._recording) or self._is_running(self._latest):
-            return ForwardPass(self._cache, entry)
+            return ForwardPass(self._cache, scope)
         if self._planned is not None and _is_at_least_as_large(self._planned.signature, signature):
-            return self._planned_pass(entry, self._planned.plan)
+            return self._planned_pass(scope, self._planned.plan)
         if self._arena is None:
-            return ForwardPass(self._cache, entry, here=self._here)
+            return ForwardPass(self._cache, scope, here=self._here)
         plans = self._plans_for(signature)
         if plans is None:
-            return self._recorded_pass(entry, signature)
+            return self._recorded_pass(scope, signature)
         plan = self._fastest_plan(plans)
         self._cache.expect("training", plan.peak_bytes)
-        return self._planned_pass(entry, plan)
+        return self._planned_pass(scope, plan)
 
-    def _planned_pass(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
-        one = ForwardPass(self._cache, entry, plan, ForwardTape(self._cache.working_s))
+    def _planned_pass(self, scope: AllocationScope, plan: ActivationPlan) -> ForwardPass:
+        one = ForwardPass(self._cache, scope, plan, ForwardTape(self._cache.working_s))
         self.chosen = plan
         self._latest = weakref.ref(one)
         return one
 
-    def _recorded_pass(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
+    def _recorded_pass(self, scope: AllocationScope, signature: InputSignature) -> ForwardPass:
         assert self._arena is not None
         tape = ForwardTape(self._cache.working_s)
         before = self._cache.report()
@@ -104,7 +104,7 @@ class ActivationChoice:
             self._plan(signature, record, before)
 
         recorder = StepRecorder(self._arena, tape)
-        one = ForwardPass(self._cache, entry, None, tape, recorder, finish)
+        one = ForwardPass(self._cache, scope, None, tape, recorder, finish)
         weakref.finalize(one, recorder.give_up).atexit = False
         self._recording = weakref.ref(one)
         return one

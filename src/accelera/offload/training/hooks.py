@@ -18,6 +18,7 @@ from accelera.offload.block_cache import BlockCache
 from accelera.offload.multi_device import DeviceTransfers, UnitHooks
 from accelera.offload.tensor import OffloadedTensor, can_be_offloaded, new_tensor, wrap
 from accelera.offload.training.activation_choice import ActivationChoice, Planned, signature_of_inputs
+from accelera.offload.training.graph_boundary import GraphOfForward
 from accelera.offload.training.saved_tensors import ForwardPass
 
 CHOICES = ("auto", "offload", "recompute", "keep")
@@ -300,16 +301,17 @@ class _ForwardHooks:
             return
         keep_gradients(model.parameters())
         entry = self._scope.open("training")
-        one = None
+        one = graph = None
         if self._choice is not None and _may_save():
-            one = self._choice.begin(entry, signature_of_inputs(args, kwargs))
-        self._open().append(_OpenForward(entry, one))
+            one = self._choice.begin(self._scope, signature_of_inputs(args, kwargs))
+            graph = GraphOfForward(self._scope, (args, kwargs))
+        self._open().append(_OpenForward(entry, one, graph))
 
     def end(self, model: torch.nn.Module, args: Any, result: Any) -> Any:
         """Take in no more; return the result where the first device is."""
         brought = None if self._transfers is None else self._transfers.bring_back(result)
         if self._open():
-            self._open().pop().end(failed=result is None)
+            self._open().pop().end(result if brought is None else brought)
         return brought
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ForwardHooks:
@@ -331,20 +333,24 @@ class _ForwardHooks:
 class _OpenForward:
     """A forward pass that is under way."""
 
-    def __init__(self, entry: ScopeEntry, one: ForwardPass | None = None) -> None:
+    def __init__(
+        self, entry: ScopeEntry, one: ForwardPass | None = None, graph: GraphOfForward | None = None
+    ) -> None:
         self._entry = entry
         self._pass = one
+        self._graph = graph
         if one is not None:
             one.__enter__()
 
-    def end(self, *, failed: bool) -> None:
-        """Save no more; what is allocated counts until the backward pass is over, if there can be one."""
+    def end(self, result: Any) -> None:
+        """Save no more, and let autograd charge the backward pass, unless the forward pass failed."""
         if self._pass is not None:
             self._pass.__exit__(None, None, None)
-        if self._pass is None or failed:
+        if self._graph is None or result is None:
             self._entry.close()
         else:
-            self._entry.linger(self._pass)
+            self._graph.end(result)
+            self._entry.suspend()
         self._pass = None
 
 

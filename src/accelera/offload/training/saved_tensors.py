@@ -19,7 +19,7 @@ from accelera.offload.training.activation_plan import ActivationPlan, Fate, Step
 from accelera.offload.training.tape import ForwardTape, View, recomputed
 
 if TYPE_CHECKING:
-    from accelera.offload.allocation_scope import ScopeEntry
+    from accelera.offload.allocation_scope import AllocationScope
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +175,8 @@ class ForwardPass:
     ----------
     cache
         The pool.
-    entry
-        The time for which allocations of this thread count against the budget.
+    scope
+        Scope that charges the backward pass to the budget.
     plan
         What becomes of each value; None: all of at least ``least_bytes`` go to the pool.
     tape
@@ -194,7 +194,7 @@ class ForwardPass:
     def __init__(
         self,
         cache: BlockCache,
-        entry: ScopeEntry,
+        scope: AllocationScope,
         plan: ActivationPlan | None = None,
         tape: ForwardTape | None = None,
         recorder: StepRecorder | None = None,
@@ -206,7 +206,7 @@ class ForwardPass:
         self._cache = cache
         self._here = here
         self._keeps = keeps
-        self._entry = entry
+        self._scope = scope
         self._plan = plan
         self._tape = tape
         self._recorder = recorder
@@ -327,32 +327,30 @@ class ForwardPass:
         return self.storage_of(saved)
 
     def _note_backward(self) -> None:
-        """Note the start of a backward pass, and register a callback for its end."""
+        """Charge the model for a backward pass, and register a callback for the end of a recorded one."""
+        self._scope.open_for_backward()
         current = torch._C._current_graph_task_id()
         if current in (-1, self._backward_id):
             return
         self._backward_id = current
-        if not self._entry.is_open:
-            self._entry = self._entry.scope.open("training")
-            self._entry.linger()
+        if self._recorder is None:
+            return
         backward = _BackwardPass(self._recorder, self._finish)
-        self._entry.until_end_of(backward)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(backward)
-        if self._recorder is not None:
-            self._recorder.in_backward = True
+        self._recorder.in_backward = True
 
 
 @final
 class _BackwardPass:
     """Callback of a backward pass; autograd drops it when the pass is over, also by an error."""
 
-    def __init__(self, recorder: StepRecorder | None, finish: Callable[[StepRecord], None] | None) -> None:
+    def __init__(self, recorder: StepRecorder, finish: Callable[[StepRecord], None] | None) -> None:
         self._recorder = recorder
         self._finish = finish
 
     def __call__(self) -> None:
-        if self._recorder is not None and self._finish is not None and self._recorder.active:
+        if self._finish is not None and self._recorder.active:
             self._finish(self._recorder.finish())
 
 
