@@ -297,3 +297,56 @@ def test_a_torn_last_note_says_nothing_of_completeness(path: Path, tmp_path: Pat
         found = find_journal(path)
         assert found is not None
         assert found.complete is None
+
+
+def trusted_boxes(path: Path, content: bytes) -> list[Any]:
+    """Return the boxes that a journal of this content records; none when it is refused."""
+    path.write_bytes(content)
+    try:
+        record = find_journal(path)
+    except StoreError:
+        return []
+    return [] if record is None else record.boxes
+
+
+class TestDamagedLines:
+    """A damaged line ends the trusted part of a journal, whatever the damage."""
+
+    def test_every_flipped_bit_leaves_a_prefix(self, path: Path) -> None:
+        interrupted(path)
+        content = path.read_bytes()
+        for place in range(len(content)):
+            for bit in range(8):
+                damaged = bytearray(content)
+                damaged[place] ^= 1 << bit
+                boxes = trusted_boxes(path, bytes(damaged))
+                assert boxes == BOXES[: len(boxes)], (place, bit)
+                assert len(boxes) <= content[:place].count(b"\n")
+
+    def test_every_other_digit_leaves_a_prefix(self, path: Path) -> None:
+        interrupted(path)
+        content = path.read_bytes()
+        for place, byte in enumerate(content):
+            for digit in b"0123456789" if chr(byte).isdigit() else b"":
+                boxes = trusted_boxes(path, content[:place] + bytes([digit]) + content[place + 1 :])
+                assert boxes == BOXES[: len(boxes)]
+
+    def test_moved_and_repeated_lines_are_not_trusted(self, path: Path) -> None:
+        interrupted(path)
+        head, *lines = path.read_bytes().splitlines(keepends=True)
+        for order, count in (([1, 0, 2], 0), ([0, 2], 1), ([0, 1, 1], 2), ([0, 0, 1, 2], 1), ([2], 0)):
+            assert trusted_boxes(path, head + b"".join(lines[n] for n in order)) == BOXES[:count]
+
+    def test_a_resumed_journal_continues_the_checksums(self, path: Path) -> None:
+        interrupted(path, 2)
+        path.write_bytes(path.read_bytes()[:-4])
+        journal = Journal.resume(path, HEADER)
+        for box in BOXES[1:]:
+            journal.note(box)
+        journal.close()
+        assert read_journal(path)[1] == BOXES
+
+    def test_journals_of_an_earlier_format_are_refused(self, path: Path) -> None:
+        path.write_text(json.dumps({"journal": 2, "run": "0", **HEADER}) + '\n{"done": [[0, 2], [0, 5]]}\n')
+        with pytest.raises(StoreError, match="has journal version 2, not 3; run without resume"):
+            find_journal(path)

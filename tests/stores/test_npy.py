@@ -205,3 +205,23 @@ def test_opening_files_leaks_no_descriptor(tmp_path: Path) -> None:
             open_store(path, shape=(9,), key="x")
         create_store(tmp_path / "b.npy", (3,), "float32").abort()
     assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("other", ["F order", "type", "byte order", "shape"])
+def test_read_of_a_rewritten_file_is_refused(tmp_path: Path, other: str) -> None:
+    old = np.arange(20.0).reshape(5, 4)
+    rewritten = {
+        "F order": np.asfortranarray(old + 1),
+        "type": np.arange(20).reshape(5, 4),
+        "byte order": old.astype(">f8"),
+        "shape": np.vstack([old, old]),
+    }
+    np.save(tmp_path / "a.npy", old)
+    store = open_store(tmp_path / "a.npy")
+    np.save(tmp_path / "a.npy", rewritten[other])
+    with pytest.raises(StoreError, match="open it again"):
+        store.read((slice(0, 5), slice(0, 4)), np.empty((5, 4)))
+    np.save(tmp_path / "a.npy", old + 7)
+    out = np.empty((5, 4))
+    store.read((slice(0, 5), slice(0, 4)), out)
+    np.testing.assert_array_equal(out, old + 7)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import OutputStore, Store, create_store, open_store
+from accelera.stores import OutputStore, Store, create_store, open_store, whole
 from accelera.testing import PublishedContract
 from accelera.testing.store_contract import sample
 
@@ -61,3 +61,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match="int4"):
         open_store(path, shape=(96,), dtype="int4")
     assert open_store(path, shape=(3, 3), dtype="float32", offset=12).shape == (3, 3)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint16, np.int32, np.uint64])
+def test_shape_and_offset_of_any_integer_type(tmp_path: Path, kind: type[np.integer[Any]]) -> None:
+    values = np.arange(120 * 100 + 25, dtype=np.float32)
+    values.tofile(tmp_path / "frames.raw")
+    store = open_store(tmp_path / "frames.raw", shape=(kind(120), kind(100)), dtype="f4", offset=kind(100))
+    out = np.empty((120, 100), np.float32)
+    store.read(whole(store.shape), out)
+    np.testing.assert_array_equal(out, values[25:].reshape(120, 100))

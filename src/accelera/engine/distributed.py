@@ -44,6 +44,7 @@ from accelera.errors import ArgumentError, BudgetExceededError, StoreError, Unkn
 from accelera.logs import logger
 from accelera.memory import MemoryManager
 from accelera.plan import DevicePlacement, DevicePlan, Pattern, Plan, PlanStep
+from accelera.plan.saved_choices import require_exact_cover
 from accelera.stores import Address, Store, address_of, join_output
 from accelera.units import format_bytes
 
@@ -302,7 +303,10 @@ class DistributedMatmul:
             return self.product.plan(device, limit_bytes, spec)
         wanted = max(USUAL_BLOCKS, BLOCKS_PER_NODE * self.nodes)
         chunk = chunk_of(self.product)
-        blocks = aligned(blocks_of(spec), chunk) or cut(problem, wanted, chunk)
+        former = blocks_of(spec)
+        if former:
+            require_exact_cover(former, problem.c.shape)
+        blocks = aligned(former, chunk) or cut(problem, wanted, chunk)
         steps = tuple(steps_of(problem, blocks, cost))
         room = MemorySplit.on(cpu, self.node_budget_bytes, problem.operands, self.product.options.readers, 0)
         block_plans = BlockPlans(self.product, cpu, room)

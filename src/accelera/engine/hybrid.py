@@ -56,6 +56,7 @@ from accelera.plan import (
     PlanStep,
     Spans,
 )
+from accelera.plan.saved_choices import require_exact_cover
 from accelera.stores import Store
 from accelera.units import format_bytes
 
@@ -350,7 +351,10 @@ class HybridMatmul:
         """
         cpu, accelerator = self._block_plans()
         problem = self.product.problem(cpu.device)
-        blocks = blocks_of(spec) or self._blocks(problem)
+        blocks = blocks_of(spec)
+        if blocks:
+            require_exact_cover(blocks, problem.c.shape)
+        blocks = blocks or self._blocks(problem)
         steps = tuple(steps_of(problem, blocks, cost_model(cpu.device)))
         on_cpu = self._plan_on_cpu(cpu, steps, limit_bytes)
         on_accelerator = [accelerator.plan(step) for step in steps]

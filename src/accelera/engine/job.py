@@ -130,7 +130,7 @@ def follow(job: PlannedJob, device: Device, pinned: SavedPlan) -> Plan:
         plan = job.plan(device, None, pinned.spec)
     except AcceleraError:
         raise
-    except (LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreFormatError(
             f"[{job.operation}] plan= has no choices for this: {error!r}; plan again"
         ) from error

@@ -5,6 +5,8 @@ fingerprints, the plan's choices), then lines of boxes that are durable in ``<re
 the identity of the complete partial file, just before it gets the result's name. A run that was killed
 leaves it behind; the next one may resume. A torn line, the trace of a kill while writing, is ignored and
 cut off by the run that resumes; a torn header says that nothing is stored yet.
+Each line ends with a checksum of itself and of all lines before it, so that a line that was changed, moved
+or repeated ends the trusted part.
 The file is locked while its run is alive.
 """
 
@@ -137,7 +139,7 @@ def _minus(box: Spans, hole: Spans) -> list[Spans]:
     return pieces
 
 
-VERSION = 2
+VERSION = 3
 _BEGINNING = b'{"journal": '
 """Of every header."""
 
@@ -174,6 +176,8 @@ class JournalRecord:
     """Identity of the partial file, noted when it held the whole result, just before publishing."""
     valid_bytes: int
     """Bytes of the complete lines at the start of the journal."""
+    checksum: int
+    """Checksum of those lines, with which the next line continues."""
 
     def is_published(self, path: Path) -> bool:
         """Return whether the run's result lies at ``path``: only the end of its journal is missing."""
@@ -194,11 +198,14 @@ def identity_of(path: Path) -> list[int] | None:
 class Journal:
     """An open journal: ``note`` appends to it, ``close`` keeps it, ``remove`` deletes it."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], done: Coverage, file: io.FileIO) -> None:
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], done: Coverage, file: io.FileIO, checksum: int = 0
+    ) -> None:
         self.path = path
         self.header = header
         self.done = done
         self._file = file
+        self._checksum = checksum
 
     @classmethod
     def begin(cls, path: Path, header: Mapping[str, Any]) -> Journal:
@@ -226,7 +233,7 @@ class Journal:
         file = _open_locked(path)
         old = _parse(path)
         file.truncate(old.valid_bytes)
-        return cls(path, old.header, Coverage(old.boxes), file)
+        return cls(path, old.header, Coverage(old.boxes), file, old.checksum)
 
     def note(self, *boxes: Spans) -> None:
         """Record that ``boxes`` of the result are durable."""
@@ -248,7 +255,10 @@ class Journal:
         self._file.close()
 
     def _append(self, *entries: Mapping[str, Any]) -> None:
-        lines = b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+        lines = b""
+        for entry in entries:
+            line, self._checksum = _sealed(json.dumps(entry).encode(), self._checksum)
+            lines += line
         try:
             if self._file.write(lines) != len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -328,11 +338,12 @@ def find_journal(path: Path) -> JournalRecord | None:
         When it is no journal of this version.
     """
     try:
-        return None if _is_torn(path.read_bytes()) else _parse(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(path, error) from error
+    return None if _is_torn(content) else _parse(path)
 
 
 def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
@@ -344,6 +355,22 @@ def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
     old = _parse(path)
     _compare(path, old.header, header)
     return old
+
+
+def _sealed(body: bytes, previous: int) -> tuple[bytes, int]:
+    """Return a JSON object as a line with its checksum, and that checksum, which continues ``previous``."""
+    checksum = zlib.crc32(body, previous)
+    return b'%b, "crc": "%08x"}\n' % (body[:-1], checksum), checksum
+
+
+_SEAL_BYTES = len(_sealed(b"{}", 0)[0]) - 1
+"""Bytes that a line has in addition to the body without its closing brace."""
+
+
+def _unsealed(line: bytes, previous: int) -> int | None:
+    """Return the checksum of an undamaged line; None for any other."""
+    expected, checksum = _sealed(line[:-_SEAL_BYTES] + b"}", previous)
+    return checksum if line == expected else None
 
 
 def _is_torn(content: bytes) -> bool:
@@ -363,25 +390,32 @@ def _parse(path: Path) -> JournalRecord:
         raise StoreError(f"[resume] there is no journal at {path}; run without resume") from None
     except OSError as error:
         raise _unreadable(path, error) from error
-    header = _header(path, first)
+    checksum = _unsealed(first, 0)
+    header = _header(path, first, is_sound=checksum is not None)
+    assert checksum is not None, "a damaged header is refused"
     boxes: list[Spans] = []
     complete: list[int] | None = None
     valid_bytes = len(first)
     for line in lines:
+        following = _unsealed(line, checksum)
+        if following is None:
+            break
         box, complete = _box(line), _complete(line)
         if box is not None:
             boxes.append(box)
         elif complete is None:
             break
         valid_bytes += len(line)
-    return JournalRecord(header, boxes, complete, valid_bytes)
+        checksum = following
+    return JournalRecord(header, boxes, complete, valid_bytes, checksum)
 
 
-def _header(path: Path, line: bytes) -> dict[str, Any]:
+def _header(path: Path, line: bytes, *, is_sound: bool) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(line)
         version = header.pop("journal")
         header.pop("run", None)
+        header.pop("crc", None)
         known = isinstance(header["fingerprints"], dict) and "spec" in header and line.endswith(b"\n")
     except (KeyError, ValueError, AttributeError, TypeError):
         known = False
@@ -389,6 +423,10 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
         raise StoreError(f"[resume] {path} is not a journal, or is damaged; delete it and run without resume")
     if version != VERSION:
         raise StoreError(f"[resume] {path} has journal version {version}, not {VERSION}; run without resume")
+    if not is_sound:
+        raise StoreError(
+            f"[resume] {path} is damaged: its first line does not match its checksum; run without resume"
+        )
     return header
 
 

@@ -20,6 +20,7 @@ from accelera.plan.dry_run import forecast
 from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
 from accelera.plan.partition import Span, alike
 from accelera.plan.plan import Plan
+from accelera.plan.saved_choices import require_known_choices, whole_choice, whole_value
 from accelera.plan.types import Alternative, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped
 from accelera.units import format_bytes
@@ -210,7 +211,7 @@ def plan_elementwise(
     capacity_bytes, eviction = limits.capacity_bytes, limits.eviction
     longest, least = pass_lengths(capacity_bytes, eviction)
     if spec is not None:
-        found = [_candidate(problem, tuple(spec["tile"]), int(spec["window"]), cost, int(spec["pass_steps"]))]
+        found = [_candidate(problem, *_choices_of(problem, spec, cost))]
     else:
         found = _candidates(problem, capacity_bytes, limits.window, cost, least)
     fitting = [each for each in found if each.need_bytes <= capacity_bytes]
@@ -244,6 +245,18 @@ def plan_elementwise(
         alternatives=_alternatives(problem, fitting, best),
         eviction=eviction,
     )
+
+
+def _choices_of(
+    problem: ElementwiseProblem, spec: Mapping[str, Any], cost: CostModel
+) -> tuple[Tile, int, CostModel, int]:
+    """Return tile, window, cost and pass length of an earlier plan, each checked."""
+    require_known_choices(spec, ("tile", "window", "pass_steps"))
+    tile = tuple(
+        whole_value(size, "tile", min(1, axis))
+        for size, axis in zip(spec["tile"], problem.shape, strict=True)
+    )
+    return tile, whole_choice(spec, "window", 1), cost, whole_choice(spec, "pass_steps", 0)
 
 
 def _best(found: list[_Candidate]) -> _Candidate:

@@ -25,6 +25,7 @@ from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
 from accelera.plan.limits import WINDOW, Eviction, PlanLimits, with_older_keywords
 from accelera.plan.partition import Cuts
 from accelera.plan.plan import Plan
+from accelera.plan.saved_choices import require_known_choices, whole_choice
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern
 
@@ -71,7 +72,7 @@ def plan_gram(
     budget that would do, when nothing fits.
     """
     measured, cost = cost, cost.nominal()
-    choices = [GramChoice(**spec)] if spec is not None else _choices(problem, limits.window)
+    choices = [_choice_from_spec(spec)] if spec is not None else _choices(problem, limits.window)
     found = [_estimate(problem, each, limits, cost, again=spec is not None) for each in choices]
     fitting = sorted(
         (each for each in found if each.need_bytes <= limits.capacity_bytes), key=lambda each: each.score
@@ -115,6 +116,12 @@ def plan_gram(
         host_staging_bytes=limits.host_staging_bytes,
         eviction=limits.eviction,
     )
+
+
+def _choice_from_spec(spec: Mapping[str, Any]) -> GramChoice:
+    least = {"parts": 1, "slab": 1, "strips": 1, "window": 1, "pass_steps": 0}
+    require_known_choices(spec, least)
+    return GramChoice(**{name: whole_choice(spec, name, bound) for name, bound in least.items()})
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from accelera.plan.matmul_search import (
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, matmul_pattern
 from accelera.plan.partition import Partition, Span
 from accelera.plan.plan import Plan
+from accelera.plan.saved_choices import require_exact_cover
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern
 from accelera.units import format_bytes
@@ -122,6 +123,8 @@ def plan_matmul(
     room = _MatmulRoom(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
     chosen = _choice_from_spec(spec)
     if chosen is not None:
+        if chosen.tiles is not None and not problem.is_empty:
+            require_exact_cover(chosen.tiles, (problem.m, problem.n))
         walked, need = _walk_given(problem, chosen, room)
     else:
         walked, need = _choose(problem, room, given, limits.window, objective)

@@ -25,8 +25,10 @@ from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
+from accelera.errors import StoreFormatError
 from accelera.plan.cost import CostModel
 from accelera.plan.partition import Cuts, Partition, Region, Span
+from accelera.plan.saved_choices import bool_choice, fractions_choice, whole_choice, whole_value
 from accelera.plan.types import BlockTable, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped
 
@@ -129,18 +131,22 @@ class MatmulChoice:
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> MatmulChoice:
         """Rebuild the choices that ``spec`` returned."""
-        bands = tuple((count, parts) for count, parts in spec["bands"])
+        bands = tuple(
+            (whole_value(count, "bands", 0), whole_value(parts, "bands", 0)) for count, parts in spec["bands"]
+        )
         tiles = spec["tiles"]
+        if not bands and tiles is None:
+            raise StoreFormatError("[plan] bands is empty, expected at least one band; plan again")
         return cls(
-            Partition(bands, spec["by_rows"], tuple(spec["shares"])),
-            spec["strip"],
-            spec["slab"],
-            spec["sub"],
-            spec["window"],
-            spec["swap"],
-            spec["group"],
+            Partition(bands, bool_choice(spec, "by_rows"), fractions_choice(spec, "shares", len(bands))),
+            whole_choice(spec, "strip", 1),
+            whole_choice(spec, "slab", 1),
+            whole_choice(spec, "sub", 1),
+            whole_choice(spec, "window", 1),
+            bool_choice(spec, "swap"),
+            whole_choice(spec, "group", 1),
             None if tiles is None else tuple(((r[0], r[1]), (c[0], c[1])) for r, c in tiles),
-            spec["pass_steps"],
+            whole_choice(spec, "pass_steps", 0),
         )
 
 

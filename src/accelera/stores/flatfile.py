@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera import _native
-from accelera.errors import StoreError, StoreFormatError
+from accelera.errors import StoreChangedError, StoreError, StoreFormatError
 from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
@@ -85,6 +85,10 @@ class Placement:
         return self.offset + sum(last) + self.dtype.itemsize
 
 
+_HEADER_START_BYTES = 512
+"""Bytes of the header that each read compares with those at opening."""
+
+
 @final
 class FlatFile(Store):
     """An array in a file, read and written in place through its descriptor; the file is never mapped.
@@ -118,6 +122,9 @@ class FlatFile(Store):
         self._descriptors = [descriptor]
         self._close = weakref.finalize(self, _close_all, self._descriptors)
         self._check_size()
+        self._header_start = b""
+        if header and not writable:
+            self._header_start = read_at(descriptor, min(placement.offset, _HEADER_START_BYTES))
         self.use_direct(direct)
 
     def _check_size(self) -> None:
@@ -127,6 +134,14 @@ class FlatFile(Store):
             raise StoreFormatError(
                 f"[open_store] {self.name} has {size} bytes, but {self.dtype}{list(self.shape)} at byte "
                 f"{self.placement.offset} ends at {self.placement.end}; it is cut off, or its shape is wrong"
+            )
+
+    def _check_header(self, descriptor: int) -> None:
+        """Raise StoreChangedError when the file was rewritten with another header since it was opened."""
+        expected = self._header_start
+        if expected and read_at(descriptor, len(expected)) != expected:
+            raise StoreChangedError(
+                f"[read] {self.name} was rewritten with another header since it was opened; open it again"
             )
 
     def _open(self, op: str) -> int:
@@ -141,6 +156,7 @@ class FlatFile(Store):
         """
         descriptor = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
+        self._check_header(descriptor)
         offset, strides = self._locate(region)
         failure = _native.read_region(
             descriptor, offset, strides, as_bytes_of(out), self._direct_descriptor, self._direct is None

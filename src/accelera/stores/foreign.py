@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory import ALWAYS_FITS_BYTES
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.regions import Borders, Region
@@ -142,7 +142,7 @@ class DaskStore(ChunkedStore):
         super().__init__(array, "dask array", [max((*sizes, 1)) for sizes in array.chunks])
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
-        np.copyto(out, array[part].compute(scheduler="synchronous"))
+        _copy_same_shape(out, array[part].compute(scheduler="synchronous"), self.name)
 
     def _borders(self) -> Borders:
         chunks: Borders = self._open("read").chunks
@@ -164,7 +164,7 @@ class XarrayStore(ChunkedStore):
         super().__init__(variable, name, _encoded_chunk(variable))
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
-        np.copyto(out, np.asarray(array[part].values))
+        _copy_same_shape(out, np.asarray(array[part].values), self.name)
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return size, time and inode of the file that the variable comes from; None where it names none."""
@@ -181,6 +181,16 @@ class XarrayStore(ChunkedStore):
             "mtime_ns": status.st_mtime_ns,
             "inode": status.st_ino,
         }
+
+
+def _copy_same_shape(out: np.ndarray[Any, Any], values: Any, name: str) -> None:
+    """Copy ``values`` to ``out``; raises ShapeError instead of broadcasting them."""
+    if np.shape(values) != out.shape:
+        raise ShapeError(
+            f"[read] {name}: a region of shape {out.shape} was computed with shape {np.shape(values)}; "
+            "correct the shapes that the array announces (for map_blocks: give chunks=)"
+        )
+    np.copyto(out, values)
 
 
 def _inside_xarray(variable: Any, name: str) -> Any:

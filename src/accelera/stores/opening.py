@@ -78,7 +78,8 @@ def open_store(
     elif isinstance(x, (str, PathLike)):
         path, key = split_key(x, key)
         check_name("open_store", path)
-        source = Source(path, key, wanted_shape, wanted_dtype, offset, direct, max_header_size)
+        start = _whole_offset(offset)
+        source = Source(path, key, wanted_shape, wanted_dtype, start, direct, max_header_size)
         store = format_of(path).open_path(source)
     else:
         if offset or key is not None:
@@ -284,6 +285,14 @@ def is_tensor(x: Any) -> bool:
     """Return whether ``x`` is a torch tensor; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _whole_offset(offset: int) -> int:
+    """Return an offset of any integer type, NumPy's among them, as an integer that cannot overflow."""
+    try:
+        return operator.index(offset)
+    except TypeError as error:
+        raise StoreFormatError(f"[open_store] offset={offset!r}: {error}; give a whole number") from error
 
 
 def _whole(shape: Sequence[int]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ from accelera.stores.flatoutput import check_folder, claim
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.viewing import Viewing
-from accelera.stores.zarrstore import METADATA, ZarrStore, open_array, zarr_library
+from accelera.stores.zarrstore import METADATA, ZarrStore, is_array_folder, open_array, zarr_library
 from accelera.units import format_bytes
 
 _CHUNK_BYTES = 4 << 20
@@ -232,8 +232,11 @@ def _restore(path: Path) -> None:
 def _check_target(target: Target) -> None:
     path = target.path
     check_folder(path)
-    if path.exists() and not any((path / name).is_file() for name in METADATA):
-        raise StoreError(f"[create_store] {path} exists and is not a Zarr array; choose another name")
+    if path.exists() and not is_array_folder(path):
+        raise StoreError(
+            f"[create_store] {path} exists and is not a Zarr array (the members of a group "
+            "would be lost); choose another name"
+        )
     needed = math.prod(target.shape) * target.dtype.itemsize
     status = os.statvfs(path.parent)
     free = status.f_bavail * status.f_frsize

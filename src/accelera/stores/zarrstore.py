@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import math
 import os
 import threading
@@ -44,6 +45,17 @@ def zarr_library() -> Any:
             "pip install 'zarr>=3'"
         )
     return zarr
+
+
+def is_array_folder(path: Path) -> bool:
+    """Return whether a folder holds the metadata of a Zarr array; a group, which has members, does not."""
+    if (path / ".zarray").is_file():
+        return not (path / ".zgroup").exists()
+    try:
+        metadata = json.loads((path / "zarr.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(metadata, dict) and metadata.get("node_type") == "array"
 
 
 def open_array(path: Path, mode: str) -> Any:
