@@ -37,6 +37,9 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
       packed_block_(graph.nbytes.size()),
       uses_(graph.nbytes.size(), -1),
       transfer_of_(graph.nbytes.size()) {
+    constexpr int64_t snapshot_bytes = int64_t(4) << 20;
+    const int64_t most = std::max<int64_t>(1, snapshot_bytes / std::max<int64_t>(1, int64_t(state_.size())));
+    stride_ = int32_t(std::max<int64_t>(stride_, (n_ + most - 1) / most));
     std::vector<std::pair<int32_t, int32_t>> frees, starts, away;
     for (size_t v = 0; v < bytes_.size(); ++v) {
         bytes_[v] = block_bytes_of(graph.nbytes[v]);
@@ -94,15 +97,15 @@ bool StepReplay::run_one(int32_t t) {
 
 double StepReplay::run_base(const std::vector<GapFate>& fates) {
     begin(fates, nullptr);
-    snapshots_.resize(at((n_ + stride - 1) / stride));
+    snapshots_.resize(at((n_ + stride_ - 1) / stride_));
     for (Snapshot& here : snapshots_) {
-        const auto first = int32_t(&here - snapshots_.data()) * stride;
+        const auto first = int32_t(&here - snapshots_.data()) * stride_;
         here.state = state_;
         here.live = live_;
         here.seconds = seconds_;
         here.before = {peak_, peak_at_};
         peak_ = 0;
-        for (int32_t t = first; t < std::min(n_, first + stride); ++t)
+        for (int32_t t = first; t < std::min(n_, first + stride_); ++t)
             if (!run_one(t)) return impossible;
         here.after = {peak_, peak_at_};
         rise_to(here.before);
@@ -121,13 +124,13 @@ void StepReplay::rise_to(Peak peak) {
 }
 
 double StepReplay::run_changed(const std::vector<GapFate>& fates, int32_t gap, int64_t most_bytes) {
-    const int32_t first = gaps_[at(gap)].after / stride * stride;
+    const int32_t first = gaps_[at(gap)].after / stride_ * stride_;
     fates_ = &fates;
     schedule_ = nullptr;
-    go_back(snapshots_[at(first / stride)]);
+    go_back(snapshots_[at(first / stride_)]);
     for (int32_t t = first; t < n_; ++t) {
-        const Snapshot& here = snapshots_[at(t / stride)];
-        const bool compared = t % stride == 0 && t > gaps_[at(gap)].before;
+        const Snapshot& here = snapshots_[at(t / stride_)];
+        const bool compared = t % stride_ == 0 && t > gaps_[at(gap)].before;
         if (compared && here.live == live_ && here.state == state_) {
             rise_to(here.after);
             return peak_ > most_bytes ? impossible : seconds_ + (base_seconds_ - here.seconds);

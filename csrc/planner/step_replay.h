@@ -56,7 +56,9 @@ class StepReplay {
         double seconds = 0;
         Peak before, after;
     };
-    static constexpr int32_t stride = 16;  ///< operations from snapshot to snapshot
+    /// Operations from snapshot to snapshot: few enough to replay, and so many that the snapshots of a long
+    /// step, each with the state of all values, take no more than 4 MiB.
+    int32_t stride_ = 16;
     bool run_one(int32_t t);
     void go_back(const Snapshot& snapshot);
     void rise_to(Peak peak);

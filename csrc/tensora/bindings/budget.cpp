@@ -1,6 +1,7 @@
 // Training steps inside a budget, as Python sees them: the log goes out, a plan comes in.
 #include "tensora/core/budget.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 
 #include "tensora/bindings/convert.h"
@@ -8,6 +9,16 @@
 namespace accelera::tensora {
 
 namespace {
+
+/// An array of NumPy that owns what a vector holds.
+template <typename Value>
+nb::ndarray<nb::numpy, Value, nb::ndim<1>> array_of(std::vector<Value>&& values) {
+    auto* const owned = new std::vector<Value>(std::move(values));
+    owned->shrink_to_fit();
+    const nb::capsule owner(owned,
+                            [](void* data) noexcept { delete static_cast<std::vector<Value>*>(data); });
+    return {owned->data(), {owned->size()}, owner};
+}
 
 /// Rows of different lengths as (starts, items).
 template <typename Row>
@@ -19,7 +30,7 @@ nb::tuple lists_of(const std::vector<StepOperation>& operations, Row row) {
         items.insert(items.end(), some.begin(), some.end());
         starts.push_back(int64_t(items.size()));
     }
-    return nb::make_tuple(starts, items);
+    return nb::make_tuple(array_of(std::move(starts)), array_of(std::move(items)));
 }
 
 nb::dict columns_of(const StepLog& log) {
@@ -29,9 +40,10 @@ nb::dict columns_of(const StepLog& log) {
     std::vector<int64_t> moved;
     std::vector<int64_t> workspace, nbytes, truths;
     std::vector<int32_t> born, freed;
-    std::vector<int> pure, in_arena, lent;
+    std::vector<uint8_t> pure, in_arena, lent;
+    std::unordered_map<const char*, nb::str> known;  // names are those of the op table
     for (const StepOperation& operation : log.operations) {
-        names.append(operation.name);
+        names.append(known.try_emplace(operation.name, operation.name).first->second);
         seconds.push_back(operation.seconds);
         flops.push_back(operation.flops);
         moved.push_back(operation.moved_bytes);
@@ -47,17 +59,17 @@ nb::dict columns_of(const StepLog& log) {
         truths.push_back(value.truths);
     }
     columns["names"] = names;
-    columns["seconds"] = seconds;
-    columns["flops"] = flops;
-    columns["moved_bytes"] = moved;
-    columns["workspace"] = workspace;
-    columns["pure"] = pure;
-    columns["nbytes"] = nbytes;
-    columns["born"] = born;
-    columns["freed"] = freed;
-    columns["in_arena"] = in_arena;
-    columns["lent"] = lent;
-    columns["truths"] = truths;
+    columns["seconds"] = array_of(std::move(seconds));
+    columns["flops"] = array_of(std::move(flops));
+    columns["moved_bytes"] = array_of(std::move(moved));
+    columns["workspace"] = array_of(std::move(workspace));
+    columns["pure"] = array_of(std::move(pure));
+    columns["nbytes"] = array_of(std::move(nbytes));
+    columns["born"] = array_of(std::move(born));
+    columns["freed"] = array_of(std::move(freed));
+    columns["in_arena"] = array_of(std::move(in_arena));
+    columns["lent"] = array_of(std::move(lent));
+    columns["truths"] = array_of(std::move(truths));
     columns["reads"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.reads; });
     columns["writes"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.writes; });
     columns["births"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.births; });
@@ -65,10 +77,10 @@ nb::dict columns_of(const StepLog& log) {
 }
 
 /// Actions are (operation, whether after it, kind, subject), in their order.
-std::shared_ptr<const StepPlan> plan_of(const StepLog& log,
+std::shared_ptr<const StepPlan> plan_of(const std::shared_ptr<const StepLog>& log,
                                         const std::vector<std::array<int32_t, 4>>& actions,
                                         const std::vector<int64_t>& places) {
-    const size_t n = log.operations.size();
+    const size_t n = log->operations.size();
     auto plan = std::make_shared<StepPlan>();
     plan->before.resize(n);
     plan->after.resize(n);
@@ -88,7 +100,7 @@ struct BudgetHandle {
     Ref<StepBudget> budget;
 };
 struct LogHandle {
-    StepLog log;
+    std::shared_ptr<const StepLog> log;
 };
 struct PlanHandle {
     std::shared_ptr<const StepPlan> plan;
@@ -109,7 +121,7 @@ void bind_budget(nb::module_& module) {
     nb::class_<PlanHandle>(module, "StepPlan",
                            "What a step does besides its operations; made by StepBudget.");
     nb::class_<LogHandle>(module, "StepLog", "Operations and memory of a step as it ran.")
-        .def("columns", [](const LogHandle& self) { return columns_of(self.log); })
+        .def("columns", [](const LogHandle& self) { return columns_of(*self.log); })
         .def("plan", [](const LogHandle& self, const std::vector<std::array<int32_t, 4>>& actions,
                         const std::vector<int64_t>& places) {
             return PlanHandle{plan_of(self.log, actions, places)};
@@ -127,7 +139,9 @@ void bind_budget(nb::module_& module) {
             },
             nb::arg("room"), nb::arg("plan").none())
         .def("end", [](BudgetHandle& self) { self.budget->end(); })
-        .def("log", [](const BudgetHandle& self) { return LogHandle{self.budget->log()}; })
+        .def(
+            "log",
+            [](const BudgetHandle& self) { return LogHandle{std::make_shared<StepLog>(self.budget->log())}; })
         .def_prop_ro("operation_count",
                      [](const BudgetHandle& self) { return self.budget->log().operations.size(); })
         .def_prop_ro("report", [](const BudgetHandle& self) { return self.budget->report(); })

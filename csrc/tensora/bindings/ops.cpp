@@ -144,6 +144,8 @@ void bind_creation(nb::module_& module) {
 
 void bind_indexing(nb::module_& module) {
     module.def("matmul", matmul);
+    module.def("hold_blas", hold_blas);
+    module.def("release_blas", release_blas);
     module.def("load_blas", [](const std::string& path) { load_blas(path.c_str()); });
     module.def("take", take);
     module.def("take_along_axis", take_along);

@@ -76,9 +76,9 @@ void StepBudget::end() {
     const Lock lock(*this);
     unpin_all();
     born_.clear();
-    if (follows_ && log_.operations.size() != plan_->log.operations.size())
+    if (follows_ && log_.operations.size() != plan_->log->operations.size())
         depart(text("it ended after ", log_.operations.size(), " operations, not ",
-                    plan_->log.operations.size()));
+                    plan_->log->operations.size()));
     report_.followed = follows_;
     follows_ = false;
     settle_transfers();
@@ -96,6 +96,7 @@ void StepBudget::end() {
     active.store(nullptr);
     held_.clear();
     recipes_.clear();
+    forms_.clear();
     producers_.clear();
     try {
         fetch_filed();
@@ -354,7 +355,7 @@ void StepBudget::end_operation(bool failed) {
     StepOperation& operation = log_.operations.back();
     const auto number = int32_t(log_.operations.size()) - 1;
     operation.seconds = std::max(0.0, now() - began_ - waited_);
-    if (follows_ && (failed || workspace_.next != plan_->log.operations[size_t(number)].allocations.size()))
+    if (follows_ && (failed || workspace_.next != plan_->log->operations[size_t(number)].allocations.size()))
         depart("it ended before it had allocated what the plan has");
     finish_log(operation);
     close_workspace();

@@ -12,6 +12,7 @@
 #include "tensora/core/arena.h"
 #include "tensora/core/backing_store.h"
 #include "tensora/core/op.h"
+#include "tensora/core/operation_forms.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {
@@ -72,7 +73,7 @@ struct StepAction {
 
 /// What a step does besides its operations, and where its blocks lie.
 struct StepPlan {
-    StepLog log;                                         ///< of the step that it was made from
+    std::shared_ptr<const StepLog> log;                  ///< of the step that it was made from
     std::vector<std::vector<StepAction>> before, after;  ///< by operation
     std::vector<uint8_t> recipes;                        ///< operations that run again
     std::vector<int64_t> places;                         ///< of blocks, in order of their allocation
@@ -168,16 +169,17 @@ class StepBudget final : public Counted {
         int locks_;
     };
 
-    /// How to run an operation again.
+    /// How to run an operation again. Parameters and layouts are numbers in `forms_`, as the operations of a
+    /// loop have the same ones.
     struct Recipe {
         struct Input {
             int32_t value;
+            int32_t layout;
             Ref<Storage> outside;  ///< memory that is no value of the arena
-            Layout layout;
             DType dtype;
         };
         const Op* op;
-        Params params;
+        int32_t params;
         std::vector<Input> inputs;
         std::vector<int32_t> outputs;
     };
@@ -288,7 +290,8 @@ class StepBudget final : public Counted {
     Workspace workspace_;
     std::vector<Held> held_;
     std::unordered_map<int32_t, Recipe> recipes_;  ///< by operation
-    std::vector<int32_t> producers_;               ///< of values, where a recipe makes them
+    OperationForms forms_;
+    std::vector<int32_t> producers_;  ///< of values, where a recipe makes them
     std::vector<Storage*> pinned_, born_;
     std::vector<Event> events_;
     std::vector<std::thread::id> threads_;

@@ -14,15 +14,15 @@ void StepBudget::depart(const std::string& why) {
 }
 
 bool StepBudget::matches(int32_t operation, const char* name) const {
-    if (size_t(operation) >= plan_->log.operations.size()) return false;
-    const StepOperation& planned = plan_->log.operations[size_t(operation)];
+    if (size_t(operation) >= plan_->log->operations.size()) return false;
+    const StepOperation& planned = plan_->log->operations[size_t(operation)];
     return std::strcmp(planned.name, name) == 0 && planned.reads == log_.operations.back().reads;
 }
 
 int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
     if (workspace_.operation < 0) return -1;
     if (in_piece) return place_in_workspace(house, nbytes, true);
-    const StepOperation& planned = plan_->log.operations[size_t(workspace_.operation)];
+    const StepOperation& planned = plan_->log->operations[size_t(workspace_.operation)];
     if (workspace_.next >= planned.allocations.size() ||
         planned.allocations[workspace_.next].nbytes != nbytes) {
         depart(text(nbytes, " bytes were allocated that the plan does not have"));
@@ -32,7 +32,7 @@ int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
     if (wanted.value < 0) return place_in_workspace(house, nbytes, false);
     if (!follows_) return -1;
     int64_t place = -1;
-    if (!rerunning_ && plan_->log.values[size_t(wanted.value)].freed == never) {
+    if (!rerunning_ && plan_->log->values[size_t(wanted.value)].freed == never) {
         place = arena_.ranges.take(nbytes, true);
         if (place >= 0) report_.high_bytes = std::max(report_.high_bytes, capacity() - place);
     } else {
@@ -81,7 +81,7 @@ void StepBudget::open_workspace(int32_t operation) {
     workspace_ = {};
     workspace_.operation = operation;
     if (!follows_) return;
-    const StepOperation& planned = plan_->log.operations[size_t(operation)];
+    const StepOperation& planned = plan_->log->operations[size_t(operation)];
     const int64_t nbytes = planned.workspace_bytes + planned.piece_bytes * thread_count();
     if (nbytes == 0) return;
     const int64_t place = take_planned(nbytes);

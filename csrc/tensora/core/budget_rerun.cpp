@@ -13,12 +13,13 @@ bool is_stored(Storage& storage) { return storage.house()->slot >= 0 || storage.
 }  // namespace
 
 void StepBudget::keep_recipe(const Call& call, int32_t operation) {
-    Recipe recipe{&call.op, call.params, {}, {}};
+    Recipe recipe{&call.op, forms_.number_of(call.params), {}, {}};
+    recipe.inputs.reserve(call.in.size());
     for (const T& input : call.in) {
         Storage& storage = *input->storage();
         const bool outside = !owns(storage) || log_.values[size_t(value_of(storage))].born < 0;
-        recipe.inputs.push_back({value_of(storage), outside ? Ref<Storage>(&storage) : Ref<Storage>(),
-                                 input->layout(), input->dtype()});
+        recipe.inputs.push_back({value_of(storage), forms_.number_of(input->layout()),
+                                 outside ? Ref<Storage>(&storage) : Ref<Storage>(), input->dtype()});
     }
     for (int i = 0; i < call.op.outputs; ++i) {
         recipe.outputs.push_back(value_of(*call.out[size_t(i)]->storage()));
@@ -64,7 +65,7 @@ void StepBudget::run_again(int32_t number) {
                 if (!storage->is_here()) restore(*storage);
                 pin(*storage);
             }
-            inputs.emplace_back(new Tensor(storage, input.layout, input.dtype));
+            inputs.emplace_back(new Tensor(storage, forms_.layout(input.layout), input.dtype));
         }
         open_workspace(number);
         const GradMode off(false);
@@ -72,7 +73,7 @@ void StepBudget::run_again(int32_t number) {
         const AutocastPause as_given;
         const RoleScope role(Role::activation);
         const DeviceScope scope(device_);
-        Call call{*recipe.op, inputs, recipe.params};
+        Call call{*recipe.op, inputs, forms_.params(recipe.params)};
         recipe.op->rule(call);
         compute_again(call);
         for (int i = 0; i < recipe.op->outputs; ++i)

@@ -146,6 +146,10 @@ Allocator& allocator() {
     return *one;
 }
 
+// Registered when the library is loaded, before BLAS: handlers before a fork run in the reverse order, and
+// BLAS waits there for its threads, which may need memory.
+[[maybe_unused]] const Allocator& at_load = allocator();
+
 // Outlives the lists, which objects that die with their thread may look for.
 thread_local constinit bool lists_alive = true;
 

@@ -12,7 +12,9 @@
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensora/core/autograd.h"
@@ -44,11 +46,21 @@ class Pool {
   public:
     explicit Pool(int threads) : threads_(threads) {}
 
-    int threads() const { return threads_; }
+    /// Threads that a job may have, the caller's included. The others are started here, so that no job begins
+    /// without them; where the system refuses one, the pool works on with those that it has.
+    int threads() {
+        if (is_started_.load(std::memory_order_acquire)) return threads_;
+        const std::lock_guard lock(starting_);
+        if (!is_started_.load(std::memory_order_relaxed)) {
+            start(threads_ - 1);
+            threads_ = int(helpers_.size()) + 1;
+            is_started_.store(true, std::memory_order_release);
+        }
+        return threads_;
+    }
 
     /// `work` is called once on each of `n` threads with its number.
     void run(int n, void (*work)(void*, int), void* context) {
-        start(n - 1);
         bool asleep;
         {
             std::lock_guard lock(mutex_);
@@ -68,12 +80,19 @@ class Pool {
     }
 
     std::mutex one_job;
+    /// The thread whose job the pool works on. A signal's handler may run on it, and use the pool as well.
+    std::atomic<std::thread::id> owner{};
 
   private:
     void start(int helpers) {
+        helpers_.reserve(size_t(helpers));
         while (int(helpers_.size()) < helpers) {
             const int number = int(helpers_.size()) + 1;
-            helpers_.emplace_back([this, number, round = round_] { help(number, round); });
+            try {
+                helpers_.emplace_back([this, number, round = round_] { help(number, round); });
+            } catch (const std::system_error&) {
+                return;  // a limit of processes
+            }
             handles_.push_back(helpers_.back().native_handle());
             helpers_.back().detach();
         }
@@ -124,7 +143,9 @@ class Pool {
         end_.wait(lock, [&] { return left_ == 0; });
     }
 
-    const int threads_;
+    int threads_;
+    std::atomic<bool> is_started_{false};
+    std::mutex starting_;
     std::vector<std::thread> helpers_;
     std::vector<pthread_t> handles_;
     std::mutex mutex_;
@@ -195,6 +216,37 @@ struct Ranges {
     }
 };
 
+/// The pool belongs to this thread, which is inside a piece, until the end of the scope.
+class Job {
+  public:
+    explicit Job(Pool& pool) : pool_(pool), before_(std::exchange(thread_state.in_piece, true)) {
+        pool_.owner.store(std::this_thread::get_id());
+    }
+    ~Job() {
+        pool_.owner.store({});
+        thread_state.in_piece = before_;
+    }
+    Job(const Job&) = delete;
+
+  private:
+    Pool& pool_;
+    bool before_;
+};
+
+/// Run jobs that may wait for one another on threads of their own: this thread's job has the pool.
+void run_on_new_threads(int n, void (*job)(void*, int), void* context) {
+    const bool before = std::exchange(thread_state.in_piece, true);
+    std::vector<std::thread> others;
+    for (int i = 1; i < n; ++i)
+        others.emplace_back([=] {
+            thread_state.in_piece = true;
+            job(context, i);
+        });
+    job(context, 0);
+    for (std::thread& other : others) other.join();
+    thread_state.in_piece = before;
+}
+
 void* (*release_lock)() = nullptr;
 void (*restore_lock)(void*) = nullptr;
 
@@ -239,18 +291,20 @@ void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     if (threads == 1 || thread_state.in_piece || !alone.try_lock()) {
         ranges.work(!thread_state.in_piece);
     } else {
-        thread_state.in_piece = true;
+        const Job job(workers);
         workers.run(threads, [](void* given, int i) { static_cast<Ranges*>(given)->work(i == 0); }, &ranges);
-        thread_state.in_piece = false;
     }
     if (ranges.error) std::rethrow_exception(ranges.error);
 }
 
 void run_together(int n, void (*job)(void*, int), void* context) {
-    std::lock_guard alone(pool().one_job);
-    thread_state.in_piece = true;
-    pool().run(n, job, context);
-    thread_state.in_piece = false;
+    Pool& workers = pool();
+    // More jobs than threads: the number of threads was changed meanwhile.
+    if (workers.owner.load() == std::this_thread::get_id() || n > workers.threads())
+        return run_on_new_threads(n, job, context);
+    const std::lock_guard alone(workers.one_job);
+    const Job own(workers);
+    workers.run(n, job, context);
 }
 
 }  // namespace accelera::tensora

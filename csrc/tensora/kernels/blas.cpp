@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensora/core/autograd.h"
@@ -232,6 +233,13 @@ BlasTurn::BlasTurn() : held_(nullptr) {
 BlasTurn::~BlasTurn() {
     if (held_) held_->unlock();
 }
+
+namespace {
+BlasTurn* held_for_fork = nullptr;  // written by the thread that has the turn
+}
+
+void hold_blas() { held_for_fork = new BlasTurn; }
+void release_blas() { delete std::exchange(held_for_fork, nullptr); }
 
 BlasOnOneThread::BlasOnOneThread() { library.set_threads(1); }
 BlasOnOneThread::~BlasOnOneThread() {

@@ -33,6 +33,11 @@ class BlasTurn {
     std::recursive_mutex* held_;
 };
 
+/// Take the right before a fork and release it afterwards, in the thread that forks: the library ends its
+/// threads in between, and would wait for ever for one that computes.
+void hold_blas();
+void release_blas();
+
 /// While it lives, the library stays on its callers' threads: they are pieces of an operation on the pool.
 class BlasOnOneThread {
   public:

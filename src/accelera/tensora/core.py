@@ -6,6 +6,7 @@ Every other module of the package takes the C++ functions from here.
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,5 @@ def _openblas() -> str:
 
 
 native.load_blas(_openblas())
+# OpenBLAS ends its threads before a fork, and hangs if another thread computes meanwhile.
+os.register_at_fork(before=native.hold_blas, after_in_parent=native.release_blas)
