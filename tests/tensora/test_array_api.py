@@ -20,7 +20,7 @@ SUITE = ROOT.parent / "shared/vendor/array-api-tests"
 SKIPS = Path(__file__).with_name("array_api_skips.txt")
 VERSION = "2024.12"
 PASSING = 1346
-"""Tests of the suite that passed when this was written; 18 are in the list, the other 16 it skips by itself."""
+"""Tests of the suite that passed when this was written; 18 are listed, the other 16 it skips by itself."""
 
 
 def environment() -> dict[str, str]:
