@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,11 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
     the disk before the file gets its name.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        keep_mode(path, descriptor)
+    finally:
+        os.close(descriptor)
     try:
         yield partial
         if durable:
@@ -27,6 +32,20 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def keep_mode(path: Path, descriptor: int) -> None:
+    """Give an open file or folder the permissions, and if possible the owner, of the one that it replaces."""
+    try:
+        older = os.stat(path)
+    except OSError:
+        return
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (older.st_uid, older.st_gid):
+        with suppress(OSError):  # only root may give files away
+            os.fchown(descriptor, older.st_uid, older.st_gid)
+    with suppress(OSError):  # a file system without permissions
+        os.fchmod(descriptor, stat.S_IMODE(older.st_mode))
 
 
 def publish(partial: Path, path: Path) -> None:

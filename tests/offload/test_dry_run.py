@@ -80,8 +80,8 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
 }
 
 TOO_HIGH = {"pictures": 1.5, "layers": 1.15}
-"""Convolutions are planned with the most workspace that any of their kernels takes, and the program's loss, which is
-not charged to the model, is planned as if it were."""
+"""Convolutions are planned with the most workspace of any kernel; the loss is not charged to the model, but
+planned as if it were."""
 
 
 def run(model: nn.Module, inputs: Any, optimizer: torch.optim.Optimizer | None) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from accelera.errors import StoreError, StoreFormatError, UnknownNameError
 from accelera.stores import create_store, open_store, whole
+from tests.children import answer_of
 
 NAMES = ["c.npy", "c.safetensors", "c.bin"]
 
@@ -170,3 +171,43 @@ def test_a_result_may_replace_a_file_that_is_being_read(tmp_path: Path) -> None:
     create_store(tmp_path / "c.npy", (5,), "float32").commit()
     assert before.to_numpy().tolist() == [0, 0, 0]
     assert open_store(tmp_path / "c.npy").shape == (5,)
+
+
+FORBIDDEN = """
+import json, os, sys
+import numpy as np
+from accelera import AcceleraError, MatrixEngine
+engine = MatrixEngine("cpu", enable_progress=False)
+for suffix in (".npy", ".h5", ".safetensors", ".zarr"):
+    engine.copy(np.ones((2, 3)), "warm" + suffix)  # the other user cannot load modules
+os.setgid(64123), os.setuid(64123)
+os.umask(0o022)
+outcomes = {}
+for suffix in (".npy", ".raw", ".h5", ".safetensors", ".zarr"):
+    path = "result" + suffix
+    if suffix == ".raw":
+        open(path, "wb").close()
+    else:
+        engine.copy(np.zeros((2, 2)), path)
+    for mode in (0o600, 0o640, 0o755, 0o444):
+        os.chmod(path, mode | (0o111 if suffix == ".zarr" else 0))
+        try:
+            engine.copy(np.ones((2, 3)), path)
+            refused = False
+        except AcceleraError:
+            refused = True
+        kept = os.stat(path).st_mode & 0o666 == mode & 0o666
+        outcomes[f"{path} {mode:o}"] = refused == (mode == 0o444) and kept
+    os.chmod(path, 0o755)
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, which acts as another user here")
+def test_result_keeps_the_permissions_of_the_file(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    program = f"import os; os.chdir({str(tmp_path)!r})\n{FORBIDDEN}"
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    outcomes = answer_of("-c", program)
+    assert all(outcomes.values()), outcomes

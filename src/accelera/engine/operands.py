@@ -242,6 +242,8 @@ class OperandWatch:
         ``written`` is the store of the result: operands in the same file are compared by their bytes alone,
         not by times.
         """
+        for store in stores.values():
+            store.require_current()
         inode = None if written is None else _inode(written)
         return cls(stores, fingerprints(stores, arrays=arrays, written_inode=inode), inode)
 

@@ -97,6 +97,12 @@ class Store(abc.ABC):
         """Return the identity of a region; a store may leave out chunks that the region does not touch."""
         return self.fingerprint()
 
+    def require_current(self) -> None:
+        """Raise StoreChangedError when the file has another header, or metadata, than when it was opened."""
+        for source in self.sources:
+            if source is not self:
+                source.require_current()
+
     def sample(self) -> int | None:
         """Return a checksum of a few kilobytes spread over the contents (None: cannot say)."""
         found = [each.sample() for each in self.sources if each is not self]
@@ -362,6 +368,10 @@ class StoreView(Store):
     def cache_bytes(self) -> int:
         """Host memory that a library keeps of the base."""
         return self._base.cache_bytes
+
+    def require_current(self) -> None:
+        """Check the base."""
+        self._base.require_current()
 
     def viewing(self) -> tuple[Store, Viewing]:
         """Return the base and what is shown of it."""

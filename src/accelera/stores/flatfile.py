@@ -86,7 +86,7 @@ class Placement:
 
 
 _HEADER_START_BYTES = 512
-"""Bytes of the header that each read compares with those at opening."""
+"""Bytes of the header that a run compares with those at opening before it starts."""
 
 
 @final
@@ -136,9 +136,9 @@ class FlatFile(Store):
                 f"{self.placement.offset} ends at {self.placement.end}; it is cut off, or its shape is wrong"
             )
 
-    def _check_header(self, descriptor: int) -> None:
+    def require_current(self) -> None:
         """Raise StoreChangedError when the file was rewritten with another header since it was opened."""
-        expected = self._header_start
+        expected, descriptor = self._header_start, self._open("require_current")
         if expected and read_at(descriptor, len(expected)) != expected:
             raise StoreChangedError(
                 f"[read] {self.name} was rewritten with another header since it was opened; open it again"
@@ -156,7 +156,6 @@ class FlatFile(Store):
         """
         descriptor = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
-        self._check_header(descriptor)
         offset, strides = self._locate(region)
         failure = _native.read_region(
             descriptor, offset, strides, as_bytes_of(out), self._direct_descriptor, self._direct is None

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import publish
+from accelera.atomic import keep_mode, publish
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.flatfile import FlatFile, Placement, read_at
@@ -141,6 +141,15 @@ def check_target(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"[create_store] {path} is a folder; give the name of a file in it")
     check_folder(path)
+    require_writable(path)
+
+
+def require_writable(path: Path) -> None:
+    """Raise StoreError for an existing file or folder without write permission: it is not replaced."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise StoreError(
+            f"[create_store] {path} is write-protected; choose another name, or make it writable (chmod u+w)"
+        )
 
 
 def check_folder(path: Path) -> None:
@@ -198,6 +207,7 @@ def _still_names(descriptor: int, path: Path) -> bool:
 
 def _begin(target: Target, descriptor: int, header: bytes, size: int) -> None:
     try:
+        keep_mode(target.path, descriptor)
         _reserve(descriptor, size)
         os.pwrite(descriptor, header, 0)
     except OSError as error:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import sync
+from accelera.atomic import keep_mode, sync
 from accelera.errors import (
     ArgumentError,
     DTypeError,
@@ -30,7 +30,7 @@ from accelera.errors import (
 from accelera.stores.chunked import COPIES
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16
-from accelera.stores.flatoutput import check_folder, claim
+from accelera.stores.flatoutput import check_folder, claim, require_writable
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.viewing import Viewing
@@ -232,6 +232,7 @@ def _restore(path: Path) -> None:
 def _check_target(target: Target) -> None:
     path = target.path
     check_folder(path)
+    require_writable(path)
     if path.exists() and not is_array_folder(path):
         raise StoreError(
             f"[create_store] {path} exists and is not a Zarr array (the members of a group "
@@ -257,6 +258,7 @@ def _claim_folder(target: Target) -> int:
     descriptor = os.open(target.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if not target.joined:
         claim(descriptor, target.partial)
+        keep_mode(target.path, descriptor)
     return descriptor
 
 

@@ -20,7 +20,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.atomic import sync
-from accelera.errors import BackendMissingError, StoreFormatError
+from accelera.errors import BackendMissingError, StoreChangedError, StoreFormatError
 from accelera.extras import needed_for
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
@@ -76,6 +76,7 @@ class ZarrStore(ChunkedStore):
             bound_decoding(array), name if path is None else str(path), array.chunks, writable=writable
         )
         self.path = path
+        self._opened_metadata = b"" if path is None else _metadata(path)
         self.tier = "ram" if type(array.store).__name__ == "MemoryStore" else "disk"
         self.copies = COPIES + bool(
             array.compressors
@@ -126,6 +127,13 @@ class ZarrStore(ChunkedStore):
         self._open("scratch_bytes")
         granule = self._granule if self._writable else self.transfer_chunk
         return self.copies * math.prod(granule) * self.dtype.itemsize
+
+    def require_current(self) -> None:
+        """Raise StoreChangedError when the array has other metadata than when it was opened."""
+        if self.path is not None and not self._writable and _metadata(self.path) != self._opened_metadata:
+            raise StoreChangedError(
+                f"[read] {self.name} has other metadata than when it was opened; open it again"
+            )
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
