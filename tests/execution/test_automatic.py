@@ -1,9 +1,7 @@
-"""Threads by default; processes where threads hold each other up, and only where nobody would notice."""
+"""Threads by default with advice where they hold each other up; processes where the caller chose them."""
 
 from __future__ import annotations
 
-import functools
-import math
 import os
 import subprocess
 import sys
@@ -12,16 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from accelera.execution import AutoCpuExecutor, Retry, StrategyManager, ThreadsExecutor, kernel
+from accelera.errors import UnknownNameError
+from accelera.execution import (
+    AutoCpuExecutor,
+    Retry,
+    StrategyManager,
+    ThreadsExecutor,
+    WorkloadProfile,
+    kernel,
+)
 from accelera.execution.executors import auto, threads
-from accelera.execution.executors.auto import LEAST_S, ScalingProbe, transfer_s
-from accelera.execution.executors.processes.side_effects import has_no_side_effects
-
-SCALE = 3
-TABLE = {"a": 1}
+from accelera.execution.executors.auto import LEAST_S, ScalingProbe
 
 
 @pytest.fixture
@@ -32,16 +33,8 @@ def executor() -> Iterator[AutoCpuExecutor]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stay with threads, and let none have been ready without a core: others may be busy meanwhile."""
-    monkeypatch.setattr(auto, "SWITCH_S", math.inf)
+    """Let no thread have been ready without a core: others may be busy meanwhile."""
     monkeypatch.setattr(auto, "_runnable_wait_s", lambda: 0.0)
-
-
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every gain worth it, so that tests take no seconds."""
-    monkeypatch.setattr(auto, "START_S", 1e-3)
-    monkeypatch.setattr(auto, "SWITCH_S", 1e-2)
 
 
 def where(task: int) -> tuple[int, int]:
@@ -79,24 +72,6 @@ def processes_of(outputs: list[tuple[int, int]]) -> set[int]:
     return {process for _, process in outputs}
 
 
-@pytest.mark.usefixtures("eager")
-def test_a_function_that_was_found_to_hold_the_lock_goes_to_processes(executor: AutoCpuExecutor) -> None:
-    gauge = executor.probe_of(where)
-    held(gauge)
-    gauge.transfer_s = 1e-6
-    result = StrategyManager.cpu_only(executor).execute(range(30), where)
-    assert os.getpid() not in processes_of(result.outputs)
-    assert set(result.per_device) == {"processes"}
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_batch_under_way_changes_to_processes(executor: AutoCpuExecutor) -> None:
-    held(executor.probe_of(where))
-    result = StrategyManager.cpu_only(executor).execute(range(100), where)
-    assert os.getpid() in processes_of(result.outputs)
-    assert set(result.per_device) == {"cpu", "processes"}
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_first_batch_is_measured(executor: AutoCpuExecutor) -> None:
     result = StrategyManager.cpu_only(executor).execute(range(100), where)
@@ -116,7 +91,6 @@ def test_a_first_batch_with_options_is_measured_too(
     assert executor.probe_of(where).speedup is not None
 
 
-@pytest.mark.usefixtures("eager")
 def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, function = StrategyManager.cpu_only(executor), kernel(pure=True)(sleeping)
     monkeypatch.setattr(auto, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
@@ -127,75 +101,44 @@ def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.M
     assert executor.probe_of(function).speedup == pytest.approx(2)
 
 
-@pytest.mark.usefixtures("eager")
-def test_what_must_stay_stays(executor: AutoCpuExecutor) -> None:
+def test_a_batch_stays_on_threads_with_advice(executor: AutoCpuExecutor) -> None:
     seen: list[int] = []
 
     def remembers(task: int) -> tuple[int, int]:
         seen.append(task)
         return where(task)
 
-    lock = threading.Lock()
-
-    @kernel(pure=True)
-    def cannot_be_sent(task: int) -> tuple[int, int]:
-        with lock:
-            return where(task)
-
     manager = StrategyManager.cpu_only(executor)
-    for function in (remembers, cannot_be_sent):
-        gauge = executor.probe_of(function)
-        held(gauge)
-        gauge.transfer_s = 1e-6
-        assert processes_of(manager.execute(range(20), function).outputs) == {os.getpid()}
+    held(executor.probe_of(remembers))
+    for function in (remembers, where):
+        held(executor.probe_of(function))
+        result = manager.execute(range(20), function)
+        assert processes_of(result.outputs) == {os.getpid()}
+        assert set(result.per_device) == {"cpu"}
     assert sorted(seen) == list(range(20))
+    recommended = executor.recommendation(where)
+    if recommended is not None:
+        assert "interpreter lock" in recommended
+        assert recommended in manager.explain(WorkloadProfile(20), where).reasons
 
 
-@pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("handing", [0.002, math.inf])
-def test_what_is_not_worth_it_stays(executor: AutoCpuExecutor, handing: float) -> None:
-    gauge = executor.probe_of(where)
-    held(gauge)
-    gauge.transfer_s = handing
-    result = StrategyManager.cpu_only(executor).execute(range(20), where)
-    assert processes_of(result.outputs) == {os.getpid()}
-
-
-def test_little_work_does_not_start_workers(
-    executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gauge = executor.probe_of(where)
-    held(gauge)
-    gauge.transfer_s = 1e-6
-    monkeypatch.setattr(auto, "START_S", math.inf)
-    result = StrategyManager.cpu_only(executor).execute(range(5), where)
-    assert processes_of(result.outputs) == {os.getpid()}
+def test_the_callers_choice_moves_all_tasks() -> None:
+    manager = StrategyManager.cpu_only("processes")
+    for count in (1, 30):
+        result = manager.execute(range(count), where)
+        assert os.getpid() not in processes_of(result.outputs)
+        assert set(result.per_device) == {"processes"}
+    with pytest.raises(UnknownNameError, match="fibers"):
+        StrategyManager("fibers")  # type: ignore[arg-type]
 
 
 def test_a_kernel_may_decide(executor: AutoCpuExecutor) -> None:
     manager = StrategyManager.cpu_only(executor)
-    holding = kernel(releases_gil=False)(where)
+    holding = kernel(processes=True)(where)
     assert os.getpid() not in processes_of(manager.execute(range(8), holding).outputs)
     releasing = kernel(releases_gil=True)(where)
     held(executor.probe_of(where))
     assert processes_of(manager.execute(range(30), releasing).outputs) == {os.getpid()}
-
-
-@pytest.mark.parametrize("options", [{}, {"timeout": 60.0}])
-def test_tasks_that_cannot_be_sent_are_done_by_threads(
-    executor: AutoCpuExecutor, options: dict[str, Any]
-) -> None:
-    tasks: list[Any] = list(range(40))
-    tasks[20] = threading.Lock()
-
-    @kernel(releases_gil=False)
-    def shown(task: Any) -> Any:
-        return threading.Lock() if task == 7 else str(type(task))
-
-    result = StrategyManager.cpu_only(executor).execute(tasks, shown, **options)
-    assert [index for index, output in enumerate(result.outputs) if not isinstance(output, str)] == [7]
-    assert "lock" in result.outputs[20]
-    assert result.failures == ()
 
 
 def test_errors_are_the_users_wherever_they_happen(executor: AutoCpuExecutor) -> None:
@@ -204,21 +147,12 @@ def test_errors_are_the_users_wherever_they_happen(executor: AutoCpuExecutor) ->
             raise ValueError("three")
         return task
 
-    for function in (fails, kernel(releases_gil=False)(fails)):
+    for function in (fails, kernel(processes=True)(fails)):
         with pytest.raises(ValueError, match="three"):
             StrategyManager.cpu_only(executor).execute(range(6), function)
         with pytest.raises(ValueError, match="three"):
             executor.execute_batch(range(6), function)
         assert executor.execute_batch(range(3), function) == [0, 1, 2]
-
-
-def test_a_measurement_that_processes_do_not_bear_out_is_forgotten(executor: AutoCpuExecutor) -> None:
-    gauge = executor.probe_of(where)
-    held(gauge, alone_s=1e-5)
-    gauge.transfer_s = 1e-9
-    executor.execute_batch(range(60_000 // 100), where)
-    StrategyManager.cpu_only(executor).execute(range(8), kernel(releases_gil=False)(where))
-    assert executor.probe_of(where).alone_s is None
 
 
 def test_a_quick_function_that_was_interrupted_once_does_not_go_to_threads_for_ever(
@@ -270,137 +204,6 @@ def test_old_measurements_fade() -> None:
     for _ in range(40):
         gauge.together(2, 100, 1.0, 1.0)
     assert not gauge.held
-
-
-def test_what_handing_over_takes() -> None:
-    assert transfer_s(1, None) == math.inf
-    array = np.ones(1 << 20)
-    assert transfer_s(array, array) == math.inf
-    assert transfer_s(threading.Lock(), 1) == math.inf
-    assert transfer_s(1, 2) < 1e-5
-    assert transfer_s(array, 2) > 1e-3
-
-
-def constant(task: int) -> float:
-    return SCALE * task + np.pi
-
-
-def recursive(task: int) -> int:
-    return 1 if task < 2 else task * recursive(task - 1)
-
-
-def reads_a_table(task: str) -> int:
-    return TABLE[task]
-
-
-def writes_a_global(task: int) -> int:
-    global SCALE
-    SCALE = task
-    return task
-
-
-def through_another(task: str) -> int:
-    return reads_a_table(task)
-
-
-class Caller:
-    def __call__(self, task: int) -> int:
-        return task
-
-    def method(self, task: int) -> int:
-        return task
-
-
-def closures() -> tuple[Callable[[int], int], Callable[[int], int], Callable[[int], int]]:
-    number, numbers, count = 3, [3], 0
-
-    def reads(task: int) -> int:
-        return task + number
-
-    def appends(task: int) -> int:
-        numbers.append(task)
-        return task
-
-    def counts(task: int) -> int:
-        nonlocal count
-        count += 1
-        return task
-
-    return reads, appends, counts
-
-
-WRITTEN = np.zeros(4)
-FIXED = np.arange(4)
-FIXED.setflags(write=False)
-
-
-class Counts:
-    seen = 0
-
-
-def fills_an_array(task: int) -> float:
-    WRITTEN[task] = task
-    return WRITTEN[task] + 1.0
-
-
-def reads_a_fixed_array(task: int) -> int:
-    return FIXED[task] + 1
-
-
-def counts_in_a_class(task: int) -> int:
-    Counts.seen += 1
-    return task + 1
-
-
-def remembers_by_keyword(task: int, *, seen: list[int] = []) -> int:  # noqa: B006
-    seen.append(task)
-    return task + 1
-
-
-def remembers_on_itself(task: int) -> int:
-    remembers_on_itself.seen.append(task)
-    return task + 1
-
-
-remembers_on_itself.seen = []
-
-
-def closes_over_an_array() -> Callable[[int], float]:
-    sums = np.zeros(4)
-
-    def adds(task: int) -> float:
-        np.add(sums, task, out=sums)
-        return task + 1.0
-
-    return adds
-
-
-@pytest.mark.parametrize(
-    "function",
-    [fills_an_array, counts_in_a_class, remembers_by_keyword, remembers_on_itself, closes_over_an_array()],
-    ids=lambda function: function.__name__,
-)
-def test_what_a_function_writes_to_is_not_lost_in_another_process(function: Callable[[int], Any]) -> None:
-    assert not has_no_side_effects(function)
-    assert not has_no_side_effects(functools.partial(function))
-
-
-def test_an_array_that_nobody_can_write_to_is_a_constant() -> None:
-    assert has_no_side_effects(reads_a_fixed_array)
-
-
-def test_functions_that_keep_to_themselves() -> None:
-    reads, appends, counts = closures()
-    for function in (constant, recursive, reads, abs, np.sqrt, math.sin, functools.partial(pow, 2), int):
-        assert has_no_side_effects(function), function
-    items: list[int] = []
-    outward: list[Callable[..., Any]] = [reads_a_table, writes_a_global, through_another, appends, counts]
-    outward += [Caller(), Caller().method, items.append, functools.partial(appends, 1)]
-    outward += [lambda task: [items.append(each) for each in task], functools.partial(max, items)]
-    for function in outward:
-        assert not has_no_side_effects(function), function
-    assert has_no_side_effects(kernel(pure=True)(appends))
-    assert not has_no_side_effects(kernel(appends))
 
 
 def test_managers_share_one_executor_that_loads_nothing_before_it_must() -> None:

@@ -211,7 +211,7 @@ def test_pieces_that_failed_on_the_gpu_are_not_recorded() -> None:
 def test_pieces_that_went_to_worker_processes_are_the_cpus() -> None:
     with AutoCpuExecutor(2) as cpu:
         manager = StrategyManager(cpu, Gpu(), ExecutionStrategy.CpuOnly)
-        slow = kernel(releases_gil=False)(nap)
+        slow = kernel(processes=True)(nap)
         for _ in range(2):
             shares = manager.execute(range(8), slow).per_device
             assert set(shares) == {"processes"}

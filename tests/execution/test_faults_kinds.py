@@ -27,7 +27,25 @@ WORDS = {
     "CUDA error: invalid configuration argument": FailureKind.TRANSIENT,
     "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED": FailureKind.TRANSIENT,
     "driver error": FailureKind.TRANSIENT,
+    "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)": FailureKind.MEMORY,
+    "GET was unable to find an engine to execute this computation": FailureKind.MEMORY,
+    "vk::Device::allocateMemory: ErrorOutOfDeviceMemory": FailureKind.MEMORY,
+    "[METAL] failed (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)": FailureKind.MEMORY,
+    "cudaErrorMemoryAllocation": FailureKind.MEMORY,
+    "Failed to allocate memory for requested buffer of size 1048576": FailureKind.MEMORY,
+    "No CUDA GPUs are available": FailureKind.STICKY,
+    "The NVIDIA driver on your system is too old (found version 10020).": FailureKind.STICKY,
+    "Cannot re-initialize CUDA in forked subprocess": FailureKind.STICKY,
+    "CUDA driver initialization failed, you might not have a CUDA gpu.": FailureKind.STICKY,
+    "Failed to initialize NVML: Driver/library version mismatch": FailureKind.STICKY,
+    "vk::Queue::submit: ErrorDeviceLost": FailureKind.STICKY,
+    "HIP error: invalid device function": FailureKind.TRANSIENT,
+    "CUDA failure 999: unknown error": FailureKind.TRANSIENT,
     "list index out of range": FailureKind.USER,
+    "memory of the past": FailureKind.USER,
+    "engine failure in vehicle 7": FailureKind.USER,
+    "the device memory report is missing": FailureKind.USER,
+    "out of range for a memory view": FailureKind.USER,
 }
 
 
@@ -117,3 +135,30 @@ def test_what_memory_allows_is_where_it_begins() -> None:
     assert BatchSizer(7).limit == 7
     assert BatchSizer(0).limit == 1
     assert BatchSizer().limit is None
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("builtins", "std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4294967296 bytes)"),
+        ("builtins", "std::bad_alloc: out_of_memory: RMM failure at:limit.hpp:152: Exceeded memory limit"),
+        (
+            "onnxruntime.capi",
+            "BFCArena: Available memory of 12058 is smaller than requested bytes of 37748",
+        ),
+        ("cv2", "error: (-217:Gpu API call) out of memory in function 'allocate'"),
+    ],
+)
+def test_memory_errors_of_further_libraries(module: str, words: str) -> None:
+    base = MemoryError if module == "builtins" else Exception
+    assert kind_of(type("Raised", (base,), {"__module__": module})(words)) is FailureKind.MEMORY
+    assert kind_of(MemoryError("std::bad_alloc")) is FailureKind.USER
+
+
+def test_a_build_without_a_device_says_so_in_an_assertion() -> None:
+    assert kind_of(AssertionError("Torch not compiled with CUDA enabled")) is FailureKind.STICKY
+    assert kind_of(AssertionError("not compiled")) is FailureKind.USER
+
+
+def test_an_exception_without_a_module_is_the_users() -> None:
+    assert kind_of(type("Homeless", (OSError,), {"__module__": None})("lost")) is FailureKind.USER

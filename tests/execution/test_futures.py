@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, kernel
-from accelera.execution.executors.processes.side_effects import has_no_side_effects
 from accelera.execution.kernel import identity_of
 from accelera.testing import FakeGpu
 from tests.execution.test_manager import odd_fails, square
@@ -157,7 +156,6 @@ def test_what_is_measured_and_moved_is_the_function_itself() -> None:
         assert list(executor.map(changes, [1, 2], [5, 5], buffersize=2)) == [6, 7]
     assert manager.functions[0] is changes
     assert {identity_of(function) for function in manager.functions} == {identity_of(changes)}
-    assert not any(has_no_side_effects(function) for function in manager.functions)
 
 
 def test_a_kernels_batched_form_is_used() -> None:

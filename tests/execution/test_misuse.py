@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -241,3 +242,36 @@ def test_never_the_cpu_means_that_there_must_be_a_gpu() -> None:
         manager(None, None, "gpu").execute(range(3), abs, fallback="never")
     assert manager(None, None, "gpu").execute(range(3), abs).outputs == [0, 1, 2]
     assert manager(None).execute(range(3), abs, fallback="never").outputs == [0, 1, 2]
+
+
+class _Fetcher:
+    async def __call__(self, page: int) -> str:
+        return str(page)
+
+    async def method(self, page: int) -> str:
+        return str(page)
+
+
+async def _pages(page: int) -> AsyncIterator[int]:
+    yield page
+
+
+async def _fetch(page: int, suffix: str = "") -> str:
+    return str(page) + suffix
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _fetch,
+        functools.partial(_fetch, suffix="!"),
+        functools.partial(functools.partial(_fetch), suffix="!"),
+        _Fetcher(),
+        _Fetcher().method,
+        functools.partial(_Fetcher()),
+        _pages,
+    ],
+)
+def test_async_functions_are_refused_in_any_form(function: Any) -> None:
+    with pytest.raises(TypeError, match="async"):
+        StrategyManager.cpu_only().execute([1, 2], function)

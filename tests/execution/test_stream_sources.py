@@ -308,7 +308,7 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
     monkeypatch.setattr(feed, "take", seldom)
     gauge = auto.ScalingProbe()
     gauge.alone(1, 0.002, 0.0)
-    gauged = auto.TimedQueue(feed, gauge, 2, lambda gauged: False)
+    gauged = auto.TimedQueue(feed, gauge, 2, lambda: False)
     while (piece := gauged.take(DeviceKind.CPU, 1)) is not None:
         clock.now_s += 0.002
         gauged.finish(piece.start, piece.tasks)

@@ -22,12 +22,10 @@ import pytest
 
 from accelera.errors import DeviceError, PoisonTaskError, TransferError
 from accelera.execution import (
-    AutoCpuExecutor,
     ProcessesExecutor,
     Retry,
     StrategyManager,
     ThreadsExecutor,
-    kernel,
 )
 from accelera.execution.executors.processes import pool as driven
 from accelera.execution.executors.processes.pool import ProcessPool
@@ -223,9 +221,6 @@ class TestCrew:
         monkeypatch.setattr(driven.subprocess, "Popen", refused)
         with ProcessesExecutor(2) as executor, pytest.raises(DeviceError, match="no worker process can be"):
             executor.execute_batch(range(4), abs)
-        with AutoCpuExecutor(2) as executor:
-            holding = kernel(releases_gil=False)(abs)
-            assert StrategyManager.cpu_only(executor).execute(range(9), holding).outputs == list(range(9))
 
     def test_what_a_task_starts_does_not_keep_a_dead_workers_socket(
         self, executor: ProcessesExecutor
@@ -334,75 +329,6 @@ class TestSurroundings:
         with ProcessesExecutor(1) as executor:
             assert executor.execute_batch([-1], abs) == [1]
 
-
-class TestAutomatic:
-    def test_a_function_of_a_module_that_workers_do_not_find_stays_on_threads(self) -> None:
-        module = type(sys)("found_nowhere")
-        exec("def successor(task):\n    return task + 1\n", module.__dict__)
-        sys.modules["found_nowhere"] = module
-        try:
-            with AutoCpuExecutor(2) as executor:
-                holding = kernel(releases_gil=False)(module.successor)
-                result = StrategyManager.cpu_only(executor).execute(range(40), holding)
-        finally:
-            del sys.modules["found_nowhere"]
-        assert result.outputs == list(range(1, 41))
-        assert set(result.per_device) == {"cpu"}
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            "depths.DEPTH = 5",
-            "depths.Limits.WIDTH = 5",
-            "depths.inner.HEIGHT = 5",
-            "depths.TABLE = depths.TABLE + 1",
-            "depths.shown = repr",
-            "del depths.DEPTH; depths.DEPTH = (3,)",
-        ],
-    )
-    def test_a_function_whose_module_was_changed_since_stays_on_threads(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-    ) -> None:
-        (tmp_path / "depths_inner.py").write_text("HEIGHT = 3\n")
-        (tmp_path / "depths.py").write_text(textwrap.dedent(DEPTHS))
-        monkeypatch.syspath_prepend(str(tmp_path))
-        depths = importlib.import_module("depths")
-        try:
-            with AutoCpuExecutor(2) as executor:
-                manager = StrategyManager.cpu_only(executor)
-                before = manager.execute(range(6), kernel(releases_gil=False)(depths.deep))
-                exec(change)
-                expected = [depths.deep(task) for task in range(6)]
-                after = manager.execute(range(6), kernel(releases_gil=False)(depths.deep))
-        finally:
-            del sys.modules["depths"], sys.modules["depths_inner"]
-        assert set(before.per_device) == {"processes"}
-        assert (after.outputs, set(after.per_device)) == (expected, {"cpu"})
-
-    def test_outputs_that_cannot_be_unpickled_are_made_on_threads(self) -> None:
-        with AutoCpuExecutor(2) as executor:
-            holding = kernel(releases_gil=False)(lambda task: Unreadable() if task == 3 else task)
-            result = StrategyManager.cpu_only(executor).execute(range(9), holding)
-        assert isinstance(result.outputs[3], Unreadable)
-        assert result.failures == ()
-
-
-DEPTHS = """
-    import functools
-    import depths_inner as inner
-    import numpy as np
-
-    DEPTH, TABLE, shown = 3, np.arange(9), str
-
-    class Limits:
-        WIDTH = 3
-
-    def called(task):
-        return shown((task, DEPTH))
-
-    def deep(task):
-        return called(task) + str(Limits.WIDTH * inner.HEIGHT) + str(TABLE[task])
-"""
 
 DRIVER = """
     import os, re, sys, time

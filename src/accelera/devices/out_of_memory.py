@@ -10,11 +10,16 @@ from accelera.errors import AcceleraError, DeviceMemoryError
 _WORDS = re.compile(
     r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|ALLOCATION_FAILURE"
     r"|OUT_OF_(DEVICE_|HOST_)?MEMORY|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|OOM when allocating"
-    r"|CUDNN_STATUS_NOT_SUPPORTED.*non-contiguous",
+    r"|CUDNN_STATUS_NOT_SUPPORTED.*non-contiguous|cudaErrorMemoryAllocation|RMM failure.*memory limit"
+    r"|BFCArena.*smaller than requested|Failed to allocate memory for requested buffer"
+    r"|unable to find an engine to execute this computation|OutOf(Device|Host)?Memory\b"
+    r"|Device memory allocation of size \d+ failed|CallbackErrorOutOfMemory",
     re.IGNORECASE,
 )
-"""PyTorch's allocators, cuBLAS and its kin, Level Zero, HIP, OpenCL, XLA, TensorFlow; the last is cuDNN's way
-to say that a copy did not fit."""
+"""PyTorch's allocators, cuBLAS and its kin, Level Zero, HIP, OpenCL, XLA, TensorFlow, RMM, ONNX Runtime,
+Vulkan and Metal. cuDNN says of a copy that did not fit that it is not contiguous, or finds no engine."""
+_RMM = re.compile(r"std::bad_alloc: (out_of_memory|CUDA error|RMM failure)")
+"""RMM and cuDF raise ``MemoryError`` with these words, which nothing on the CPU says."""
 
 
 def says_out_of_memory(words: str) -> bool:
@@ -42,7 +47,7 @@ def is_out_of_memory(error: BaseException, *, of_python: bool = False) -> bool:
     if isinstance(error, AcceleraError):
         return False
     if isinstance(error, MemoryError):
-        return of_python
+        return of_python or _RMM.match(words_of(error)) is not None
     return isinstance(error, RuntimeError) and says_out_of_memory(words_of(error))
 
 

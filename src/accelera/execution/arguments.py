@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from inspect import CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from numbers import Integral, Real
+from types import CodeType
 from typing import Any, Literal, TypeVar, final
 
 from accelera.units import parse_bytes
@@ -87,12 +89,21 @@ def check_function(op: str, function: Any) -> None:
         raise TypeError(
             f"[{op}] {described(function)} cannot be called: give a function of one task, such as abs"
         )
-    code = getattr(function, "__code__", None)
-    if code is not None and code.co_flags & CO_COROUTINE:
+    if _is_async(function):
         raise TypeError(
             f"[{op}] {described(function)} is async: nobody would await its coroutines; give a function"
             " that is not, such as one that calls asyncio.run"
         )
+
+
+def _is_async(function: Any) -> bool:
+    """Return whether the code that a call of ``function`` runs is that of an async function or generator."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None and not isinstance(function, type):
+        code = getattr(type(function).__call__, "__code__", None)
+    return isinstance(code, CodeType) and bool(code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR))
 
 
 def listed(tasks: Iterable[Task]) -> list[Task]:

@@ -81,6 +81,8 @@ class Kernel(Generic[Task, Output]):
         Whether running a task twice does no harm, so that another device may take over one that is late.
     releases_gil
         Whether it lets other Python threads run; None: found out.
+    processes
+        Whether the CPU runs it in worker processes: all tasks of a batch, which must be possible to pickle.
 
     Raises
     ------
@@ -89,7 +91,12 @@ class Kernel(Generic[Task, Output]):
     """
 
     def __init__(
-        self, function: Callable[[Task], Output], *, pure: bool = False, releases_gil: bool | None = None
+        self,
+        function: Callable[[Task], Output],
+        *,
+        pure: bool = False,
+        releases_gil: bool | None = None,
+        processes: bool = False,
     ) -> None:
         check_function("kernel", function)
         inner = function.function if isinstance(function, Kernel) else function
@@ -97,6 +104,7 @@ class Kernel(Generic[Task, Output]):
         self.function: Callable[[Task], Output] = inner
         self.pure = pure
         self.releases_gil = releases_gil
+        self.processes = processes
         self.batch: GpuBatch | None = function.batch if isinstance(function, Kernel) else None
         """Returns the outputs of many tasks at once on a GPU; None: tasks go there one by one."""
 
@@ -125,12 +133,16 @@ def kernel(function: Callable[[Task], Output]) -> Kernel[Task, Output]: ...
 
 @overload
 def kernel(
-    *, pure: bool = ..., releases_gil: bool | None = ...
+    *, pure: bool = ..., releases_gil: bool | None = ..., processes: bool = ...
 ) -> Callable[[Callable[[Task], Output]], Kernel[Task, Output]]: ...
 
 
 def kernel(
-    function: Callable[[Any], Any] | None = None, *, pure: bool = False, releases_gil: bool | None = None
+    function: Callable[[Any], Any] | None = None,
+    *,
+    pure: bool = False,
+    releases_gil: bool | None = None,
+    processes: bool = False,
 ) -> Any:
     """Make a function a ``Kernel``; usable as a decorator with and without arguments.
 
@@ -142,10 +154,12 @@ def kernel(
         Whether the function may be carried out twice for a task without harm.
     releases_gil
         Whether it lets other Python threads run; None: it is measured.
+    processes
+        Whether the CPU runs it in worker processes: all tasks of a batch, which must be possible to pickle.
     """
     if function is None:
-        return functools.partial(Kernel, pure=pure, releases_gil=releases_gil)
-    return Kernel(function, pure=pure, releases_gil=releases_gil)
+        return functools.partial(Kernel, pure=pure, releases_gil=releases_gil, processes=processes)
+    return Kernel(function, pure=pure, releases_gil=releases_gil, processes=processes)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -21,7 +21,7 @@ from accelera.execution.arguments import (
     given_bytes,
     listed,
 )
-from accelera.execution.executors.auto import AutoCpuExecutor, default_cpu, inline_of
+from accelera.execution.executors.auto import AutoCpuExecutor, CpuName, cpu_executor, default_cpu, inline_of
 from accelera.execution.executors.device import DeviceLane, default_gpu
 from accelera.execution.executors.lanes import (
     CpuExecutor,
@@ -79,8 +79,9 @@ class StrategyManager:
     Parameters
     ----------
     cpu
-        Carries tasks out on the CPU: a ``CpuExecutor`` of seed 002, or one of ours; None: an
-        ``AutoCpuExecutor`` that all such managers share.
+        Carries tasks out on the CPU: a ``CpuExecutor`` of seed 002, or one of ours; ``"threads"``, or
+        ``"processes"`` for worker processes of its own; None: an ``AutoCpuExecutor`` that all such managers
+        share, which uses threads.
     gpu
         Carries tasks out on a GPU: a ``GpuExecutor``; None: there is none.
     strategy
@@ -109,7 +110,7 @@ class StrategyManager:
 
     def __init__(
         self,
-        cpu: CpuExecutor | None = None,
+        cpu: CpuExecutor | CpuName | None = None,
         gpu: GpuExecutor | None = None,
         strategy: ExecutionStrategy | StrategyName = ExecutionStrategy.Auto,
         *,
@@ -117,7 +118,7 @@ class StrategyManager:
         learn: bool = True,
         budget: int | float | str | None = None,
     ) -> None:
-        cpu = default_cpu() if cpu is None else cpu
+        cpu = cpu_executor(cpu)
         check_executors(cpu, gpu)
         strategy = named_strategy(strategy)
         self._observers = checked_observers(observers)
@@ -213,7 +214,7 @@ class StrategyManager:
         return manager
 
     @classmethod
-    def cpu_only(cls, cpu: CpuExecutor | None = None) -> StrategyManager:
+    def cpu_only(cls, cpu: CpuExecutor | CpuName | None = None) -> StrategyManager:
         """Return a manager without a GPU."""
         return cls(cpu)
 
@@ -243,6 +244,9 @@ class StrategyManager:
         """
         check_profile("explain", profile)
         decision = self._selector.explain(profile.task_count, profile, fn)
+        advice = None if fn is None or decision.strategy.kind is StrategyKind.GPU_ONLY else self._advice(fn)
+        if advice is not None:
+            decision = replace(decision, reasons=(*decision.reasons, advice))
         size = profile.memory_per_task
         if decision.strategy.uses_gpu and self._gpu is not None and self._gpu.fits_none(size):
             reason = (
@@ -250,6 +254,10 @@ class StrategyManager:
             )
             decision = replace(decision, reasons=(*decision.reasons, reason))
         return self._admitted(decision, profile)[0]
+
+    def _advice(self, fn: Callable[..., Any]) -> str | None:
+        """Return a recommendation of worker processes for ``fn``; None where there is none."""
+        return self._cpu.recommendation(fn) if isinstance(self._cpu, AutoCpuExecutor) else None
 
     def execute(
         self,

@@ -1,28 +1,30 @@
-"""Default CPU executor: threads, or worker processes for a function measured to hold Python's lock."""
+"""Default CPU executor: threads, or worker processes for a kernel that asks for them."""
 
 from __future__ import annotations
 
 import functools
-import math
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
-from accelera.errors import TransferError
+from accelera.errors import UnknownNameError
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, CpuExecutor, outputs_of
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.hardware.cpu_share import cores_here, process_share
-from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of, name_of
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
-from accelera.execution.tasks.run import modes_are_set, run_lane, run_range
+from accelera.execution.tasks.run import run_lane, run_range
 
 if TYPE_CHECKING:
     from accelera.execution.executors.processes.executor import ProcessesExecutor
 
+
+_LOGGER = logging.getLogger("accelera.execution")
 
 LEAST_S: Final = 0.1
 """Seconds that all threads together must have worked before anything is concluded."""
@@ -32,25 +34,6 @@ COMPUTES: Final = 0.1
 """A function that has a core for this part of its time computes; one that has it for less waits."""
 KEPT_S: Final = 5.0
 """After so many seconds of work all earlier measurements count half."""
-TASK_S, BYTE_S = 2e-6, 1e-9
-"""Seconds to hand a task to another process, and per byte of the task and its output."""
-
-
-def transfer_s(task: Any, output: Any) -> float:
-    """Return the seconds it takes to hand ``task`` over and get ``output`` back; infinite if that cannot be.
-
-    Nor may it be when nothing comes back, or the task itself: then what the function changes is what counts.
-    """
-    from accelera.execution.executors.processes.messages import pack
-
-    if output is None or output is task:
-        return math.inf
-    try:
-        parts = [*pack(task), *pack(output)]
-    except Exception:
-        return math.inf
-    return TASK_S + BYTE_S * sum(len(part) for part in parts)
-
 
 Clocks = tuple[float, float, float]
 """Seconds of a thread: passed, in which it had a core, and in which it was ready and had none."""
@@ -93,8 +76,8 @@ class ScalingProbe:
         self.alone_s: float | None = None
         """Seconds that a task took while one thread worked; None: not known."""
         self._alone_busy_s = 0.0
-        self.transfer_s: float | None = None
-        """Seconds that handing a task to another process takes; infinite if it cannot be; None: not known."""
+        self.reported = False
+        """Whether the log recommended processes already."""
         self._tasks = self._wall_s = self._busy_s = self._threads = 0.0
 
     def alone(self, task_count: int, wall_s: float, busy_s: float) -> None:
@@ -153,7 +136,7 @@ class ScalingProbe:
 
 @final
 class TimedQueue:
-    """Proxy of a queue that times its threads, and lets them stop early in favour of processes.
+    """Proxy of a queue that times its threads, and lets them pause for a measurement of one thread alone.
 
     Parameters
     ----------
@@ -163,19 +146,18 @@ class TimedQueue:
         Learns how fast it goes.
     threads
         How many share it.
-    should_leave
-        Asked before each piece whether the threads should stop.
+    should_pause
+        Asked before each piece whether the threads should pause.
     """
 
     def __init__(
-        self, queue: TaskQueue, probe: ScalingProbe, threads: int, should_leave: Callable[[TimedQueue], bool]
+        self, queue: TaskQueue, probe: ScalingProbe, threads: int, should_pause: Callable[[], bool]
     ) -> None:
         self._queue = queue
         self._probe = probe
         self._threads = threads
-        self._should_leave = should_leave
+        self._should_pause = should_pause
         self._thread_state = threading.local()
-        self._sample: tuple[Any, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -192,22 +174,10 @@ class TimedQueue:
             wall_s, busy_s = seconds_between(self._thread_state.since, now)
             self._probe.together(self._threads, len(piece.tasks), wall_s, busy_s)
         self._thread_state.piece = None
-        taken = None if self._should_leave(self) else self._queue.take(side, count, wait=wait)
+        taken = None if self._should_pause() else self._queue.take(side, count, wait=wait)
         self._thread_state.piece = taken
         self._thread_state.since = now if isinstance(self._queue, Batch) else clocks()
         return taken
-
-    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
-        """Keep one output, and bring all."""
-        piece: TaskRange = self._thread_state.piece
-        if self._sample is None and start == piece.start:
-            self._sample = piece.tasks[0], outputs[0]
-        self._queue.finish(start, outputs, device)
-
-    def measure_transfer(self) -> None:
-        """Find out what handing a task over would take, if that is not known."""
-        if self._probe.transfer_s is None and self._sample is not None:
-            self._probe.transfer_s = transfer_s(*self._sample)
 
     def wait(self, threads: Sequence[Joinable]) -> None:
         """Return when ``threads`` have ended: the batch may go on elsewhere."""
@@ -217,22 +187,14 @@ class TimedQueue:
 
 Inline = Callable[[Callable[[Any], Any], Sequence[Any]], "tuple[list[Any], Exception | None, float]"]
 """See ``ThreadsExecutor.inline``."""
-WORTH: Final = 10
-"""A task must take so many times longer than handing it over."""
-SWITCH_S: Final = 1.0
-"""Seconds of work that must be left for a batch under way to change to processes."""
-START_S, WAKE_S = 0.25, 5e-3
-"""Least gain in seconds for which processes are used: with workers to start, and with running ones."""
 
 
 @final
 class AutoCpuExecutor(Closeable):
-    """Runs tasks on threads; on processes if threads were measured to hold each other up, and it may be done.
+    """Runs tasks on threads; a kernel made with ``processes=True`` runs in worker processes instead.
 
-    A function goes to processes when n threads were less than 1.2 times as fast as one, a task takes more
-    than ten times what handing it over does, function, task and output can be pickled, and nothing in sight
-    is changed by it: it closes over constants only, and returns something that is not None nor its task.
-    ``kernel(pure=True)`` vouches for the last, ``kernel(releases_gil=…)`` decides at once.
+    A batch never uses both. Where threads were measured to wait for the interpreter lock, ``recommendation``
+    says so, and the log once for every function.
 
     Parameters
     ----------
@@ -268,16 +230,34 @@ class AutoCpuExecutor(Closeable):
         self, function: Callable[[Any], Any], tasks: Sequence[Any]
     ) -> tuple[list[Any], Exception | None, float]:
         """Run the first tasks in the calling thread, as ``ThreadsExecutor.inline`` does."""
-        if len(tasks) > 1 and _is_declared_to_hold_gil(function):
+        if _asks_for_processes(function):
             return [], None, 0.0
         return self._threads.inline(function, tasks)
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        if not self._may_use_processes(queue.function):
-            self._threads.work(queue, caller=caller)
+        if _asks_for_processes(queue.function):
+            self._process_executor().work(queue, caller=caller)
+        elif self._is_measured(queue.function):
+            run_lane(queue, self._run_measured, "cpu", caller=caller)
         else:
-            run_lane(queue, self._measure_or_switch, "cpu", caller=caller)
+            self._threads.work(queue, caller=caller)
+
+    def recommendation(self, function: Callable[..., Any]) -> str | None:
+        """Return why processes should be faster for ``function``; None where that is not known."""
+        if _asks_for_processes(function) or not self._is_measured(function):
+            return None
+        probe = self.probe_of(function)
+        speedup = probe.speedup
+        if speedup is None or not probe.held:
+            return None
+        cores = min(self.workers, cores_here())
+        return (
+            f"threads wait for the interpreter lock: {self.workers} were measured to be"
+            f" {speedup:.1f} times as fast as one;"
+            f" worker processes could be up to {cores / max(speedup, 1.0):.1f} times faster;"
+            f' choose them with cpu="processes" or kernel(processes=True)'
+        )
 
     def probe_of(self, function: Callable[..., Any]) -> ScalingProbe:
         """Return what has been measured of ``function``."""
@@ -296,57 +276,39 @@ class AutoCpuExecutor(Closeable):
         """Travel as the number of workers."""
         return AutoCpuExecutor, (self._asked_workers,)
 
-    def _may_use_processes(self, function: Callable[..., Any]) -> bool:
-        """Return whether ``function`` could run on processes at all."""
+    def _is_measured(self, function: Callable[..., Any]) -> bool:
+        """Return whether worker processes could be faster for ``function``."""
         if min(self.workers, cores_here()) < 2 or process_share() is not None or not _has_gil():
             return False
         return not (isinstance(function, Kernel) and function.releases_gil)
 
-    def _measure_or_switch(self, queue: TaskQueue) -> None:
+    def _run_measured(self, queue: TaskQueue) -> None:
+        """Run on threads, and measure whether they hold each other up."""
         probe = self.probe_of(queue.function)
-        if not self._starts_on_processes(queue, probe) and not self._run_on_threads(queue, probe):
-            return
-        processes = self._process_executor()
-        if not processes.carry_out(queue, leaves_unsendable=True):
-            probe.transfer_s = math.inf
-            self._threads.work(queue, caller=True)
-        elif processes.task_s(queue.function) > self.workers * (probe.alone_s or math.inf):
-            probe.forget()
-
-    def _starts_on_processes(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
-        if _is_declared_to_hold_gil(queue.function):
-            return probe.transfer_s != math.inf
-        if not (probe.held and probe.alone_s is not None and probe.transfer_s is not None):
-            return False
-        gained_s = probe.alone_s * queue.remaining * (1 - 1 / self.workers)
-        started = self._processes is not None and self._processes.started
-        return gained_s > (WAKE_S if started else START_S) and _may_move_to_processes(queue, probe)
-
-    def _run_on_threads(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
-        """Run on threads; return whether they stopped early because processes are predicted to be faster."""
-        answers: list[bool] = []
         paused = threading.Event()
+        resumed = False
 
-        def should_leave(timed: TimedQueue) -> bool:
+        def should_pause() -> bool:
             if probe.unclear and not resumed:
                 paused.set()
                 return True
-            if not answers and probe.held and (probe.alone_s or 0) * queue.remaining > SWITCH_S:
-                timed.measure_transfer()
-                if probe.transfer_s is not None:
-                    answers.append(_may_move_to_processes(queue, probe))
-            return answers[:1] == [True]
+            return False
 
-        resumed = False
-        timed = TimedQueue(queue, probe, min(self.workers, max(queue.left, 1)), should_leave)
+        timed = TimedQueue(queue, probe, min(self.workers, max(queue.left, 1)), should_pause)
         self._threads.work(cast(TaskQueue, timed), caller=True)
         if paused.is_set():
             resumed = True
             self._measure_single_thread(queue, probe)
             self._threads.work(cast(TaskQueue, timed), caller=True)
-        if probe.held:
-            timed.measure_transfer()
-        return answers[:1] == [True] and not queue.stopped
+        self._report(queue.function, probe)
+
+    def _report(self, function: Callable[..., Any], probe: ScalingProbe) -> None:
+        if probe.reported or not probe.held:
+            return
+        reason = self.recommendation(function)
+        if reason is not None:
+            probe.reported = True
+            _LOGGER.info("%s: %s", name_of(function), reason)
 
     def _measure_single_thread(self, queue: TaskQueue, probe: ScalingProbe) -> None:
         piece = queue.take(DeviceKind.CPU, 1, wait=False)
@@ -366,35 +328,40 @@ class AutoCpuExecutor(Closeable):
             return self._processes
 
 
-def _is_declared_to_hold_gil(function: Callable[..., Any]) -> bool:
-    """Return whether the user declared that ``function`` holds the GIL."""
-    return isinstance(function, Kernel) and function.releases_gil is False
+def _asks_for_processes(function: Callable[..., Any]) -> bool:
+    """Return whether ``function`` is a kernel made with ``processes=True``."""
+    return isinstance(function, Kernel) and function.processes
 
 
 def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _may_move_to_processes(queue: TaskQueue, probe: ScalingProbe) -> bool:
-    """Return whether the function can be pickled, is slow enough, and has no side effects to lose."""
-    if probe.transfer_s is None or (probe.alone_s or 0.0) < WORTH * probe.transfer_s or modes_are_set():
-        return False
-    from accelera.execution.executors.processes.messages import FunctionPayload
-    from accelera.execution.executors.processes.side_effects import has_no_side_effects
-
-    if not has_no_side_effects(queue.function):
-        return False
-    try:
-        FunctionPayload(queue.function, queue.retry)
-    except TransferError:
-        return False
-    return True
-
-
 @functools.cache
 def default_cpu() -> AutoCpuExecutor:
     """Return the executor that managers share which are given none."""
     return AutoCpuExecutor()
+
+
+CpuName = Literal["threads", "processes"]
+"""Name of an executor of the CPU."""
+
+
+def cpu_executor(cpu: CpuExecutor | CpuName | None) -> CpuExecutor:
+    """Return the executor of that name, the shared default for None, and any other executor as it is."""
+    if cpu is None:
+        return default_cpu()
+    if not isinstance(cpu, str):
+        return cpu
+    if cpu == "threads":
+        return ThreadsExecutor()
+    if cpu == "processes":
+        from accelera.execution.executors.processes.executor import ProcessesExecutor
+
+        return ProcessesExecutor()
+    raise UnknownNameError(
+        "[StrategyManager] cpu=" + repr(cpu) + ': unknown, expected "threads" or "processes"'
+    )
 
 
 def inline_of(cpu: CpuExecutor) -> Inline | None:

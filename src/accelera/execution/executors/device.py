@@ -145,6 +145,9 @@ class DeviceBatchRunner:
         piece, error = failed
         kind = kind_of(error)
         if kind is FailureKind.USER:
+            if self._queue.redoes_all and self._has_batch_form:
+                self._queue.fall_back_to_cpu(piece, error, self._device.name, permanent=False)
+                return []
             if self._has_batch_form or self._queue.repairs:
                 return self._bisect(piece, error)
             kind = FailureKind.UNKNOWN
@@ -228,8 +231,8 @@ class DeviceBatchRunner:
         for index in range(piece.start, piece.stop):
             lost = UnknownOutcomeError(
                 f"[{self._device.name}] task {index} was under way with {len(piece.tasks) - 1} others when"
-                f" {type(error).__name__} ended them: {error}; rerun='never' forbids another attempt,"
-                f" rerun='on_failure' would allow it"
+                f" {type(error).__name__} ended them: {words_of(error)}; rerun='never' forbids another"
+                f" attempt, rerun='on_failure' would allow it"
             )
             lost.__cause__ = error
             self._queue.fail(index, lost, self._device.name)

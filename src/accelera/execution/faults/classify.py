@@ -35,17 +35,36 @@ _STICKY = re.compile(
     r"illegal memory access|device-side assert|unspecified launch failure|misaligned address"
     r"|illegal instruction|hardware stack error|uncorrectable ECC|\bXid \d+|fallen off the bus"
     r"|CUDA_ERROR_(ILLEGAL_ADDRESS|ASSERT|LAUNCH_FAILED|LAUNCH_TIMEOUT|ECC_UNCORRECTABLE)|launch timed out"
-    r"|no kernel image is available|no NVIDIA driver|driver version is insufficient|no CUDA-capable device",
+    r"|no kernel image is available|no NVIDIA driver|driver version is insufficient|no CUDA-capable device"
+    r"|No CUDA GPUs are available|NVIDIA driver on your system is too old|Failed to initialize NVML"
+    r"|Cannot re-initialize CUDA in forked subprocess|CUDA driver initialization failed"
+    r"|DEVICE_LOST|DeviceLost",
     re.IGNORECASE,
 )
 _TRANSIENT = re.compile(
-    r"CUDA (driver )?error|CUDA_ERROR_|hipError|cu(BLAS|DNN|FFT|SOLVER|SPARSE)\w* error"
+    r"CUDA (driver )?(error|failure)|CUDA_ERROR_|cudaError|hipError|HIP error"
+    r"|cu(BLAS|DNN|FFT|SOLVER|SPARSE)\w* error"
     r"|CUBLAS_STATUS_|CUDNN_STATUS_|NCCL error|GPU is lost|driver (error|shutting down)"
     r"|launch failure|device (unavailable|lost)",
     re.IGNORECASE,
 )
+_NOT_COMPILED = re.compile(r"Torch not compiled with \w+ enabled")
+"""What PyTorch says in an ``AssertionError``."""
 _LIBRARIES = frozenset(
-    ("cupy", "cupy_backends", "jaxlib", "numba", "pycuda", "pyopencl", "tensorflow", "torch", "triton")
+    (
+        "cupy",
+        "cupy_backends",
+        "cv2",
+        "jaxlib",
+        "numba",
+        "onnxruntime",
+        "pycuda",
+        "pyopencl",
+        "rmm",
+        "tensorflow",
+        "torch",
+        "triton",
+    )
 )
 """Packages whose own exceptions are read by their words, whatever their base class."""
 
@@ -54,6 +73,8 @@ def kind_of(error: BaseException) -> FailureKind:
     """Return what ``error``, raised by work on a device, says of it: by its type first, then by its words."""
     if is_out_of_memory(error):
         return FailureKind.MEMORY
+    if isinstance(error, AssertionError) and _NOT_COMPILED.match(words_of(error)):
+        return FailureKind.STICKY
     if not isinstance(error, DeviceError | RuntimeError) and not _is_raised_by_library(error):
         return FailureKind.USER
     words = words_of(error)
@@ -70,7 +91,8 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def _is_raised_by_library(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in _LIBRARIES
+    module = type(error).__module__
+    return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
 
 
 def _is_torch(error: BaseException, name: str) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from accelera.devices import words_of
 from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.observability.observer import Observer
@@ -94,7 +95,7 @@ def log_fallback(error: BaseException, *, hybrid: bool, again: bool) -> None:
         if hybrid
         else "GPU execution failed: %s, falling back to CPU"
     )
-    _LOGGER.log(logging.DEBUG if again else logging.WARNING, text, error)
+    _LOGGER.log(logging.DEBUG if again else logging.WARNING, text, words_of(error))
 
 
 def _log_reasons(decision: Decision) -> None:

@@ -133,6 +133,7 @@ class Batch(TaskQueue):
         self.shared = options.gpu_count is None
         self.fallback = options.fallback
         self.repairs = options.fallback == "unfinished"
+        self.redoes_all = options.fallback == "all"
         self.broken: BaseException | None = None
         """The error that ended the batch although no task is to blame."""
         self.outputs: list[Any] = [MISSING] * len(tasks)

@@ -117,6 +117,8 @@ class TaskQueue(abc.ABC):
     """Whether CPU and GPU take from the same tasks."""
     repairs: bool = True
     """Whether a device that fails is given another chance before the CPU takes over."""
+    redoes_all: bool = False
+    """Whether the CPU does the whole batch again after any error of a device or of a form for many tasks."""
     uses_gpu: bool = True
     """Whether a GPU may take part."""
 

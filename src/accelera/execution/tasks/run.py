@@ -255,7 +255,10 @@ def run_batch(
         for part in waiting:
             began = time.perf_counter()
             try:
-                outcomes = _as_list(execute_batch(part.tasks, CatchingFunction(queue.function)), part, device)
+                # A bridge owns its list: it may empty it.
+                tasks = part.tasks.copy() if isinstance(part.tasks, list) else part.tasks
+                outcomes = _as_list(execute_batch(tasks, CatchingFunction(queue.function)), part, device)
+                del tasks
             except Exception as error:
                 queue.telemetry.ran(device, 0, time.perf_counter() - began, whole=False)
                 failed.append((part, error))

@@ -104,7 +104,7 @@ class ProcessesExecutor(Closeable):
             _run_inline(queue)
             return True
         try:
-            payload = FunctionPayload(queue.function, queue.retry, checked=leaves_unsendable)
+            payload = FunctionPayload(queue.function, queue.retry)
         except TransferError as error:
             if not leaves_unsendable:
                 queue.abort(error)

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, cast, final
 import cloudpickle
 
 from accelera.errors import TransferError
-from accelera.execution.executors.processes.side_effects import captured_constants
 from accelera.execution.faults.classify import add_note
 from accelera.execution.kernel import Kernel, name_of
 from accelera.execution.tasks.retry import Retry
@@ -276,22 +275,16 @@ class ProcessEnvironment(NamedTuple):
 class FunctionPayload:
     """A function and when it is tried again, in bytes; sent to each worker once.
 
-    Parameters
-    ----------
-    checked
-        Whether a worker is to make sure that the function finds there what it finds here.
-
     Raises
     ------
     TransferError
         When the function cannot be pickled.
     """
 
-    def __init__(self, function: Callable[[Any], Any], retry: Retry | None, *, checked: bool = False) -> None:
+    def __init__(self, function: Callable[[Any], Any], retry: Retry | None) -> None:
         inner = function.function if isinstance(function, Kernel) else function
-        constants = captured_constants(inner) if checked else {}
         try:
-            self.parts: list[Part] = pack((inner, retry, constants))
+            self.parts: list[Part] = pack((inner, retry))
         except Exception as error:
             raise TransferError(
                 f"[processes] {name_of(function)} cannot be sent to another process"

@@ -30,7 +30,6 @@ from accelera.execution.executors.processes.messages import (
     pack_error,
     unpack,
 )
-from accelera.execution.executors.processes.side_effects import difference
 from accelera.execution.hardware.cpu_share import become_worker
 from accelera.execution.tasks.retry import Retry, RetryLoop
 
@@ -128,11 +127,8 @@ def _reply_to(
 
 
 def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
-    """Return a function and its retry; raises ``ImportError`` when it would find other constants here."""
-    function, retry, constants = unpack(parts)
-    differs = difference(constants) if constants else None
-    if differs is not None:
-        raise ImportError(differs)
+    """Return a function and its retry."""
+    function, retry = unpack(parts)
     return function, retry
 
 
