@@ -103,6 +103,7 @@ void bind_movement(nb::module_& module) {
                [](const T& x, const std::string& device) { return to_device(x, device_named(device)); });
     module.def("cast", cast);
     module.def("as_strided", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {
+        require_inside("as_strided", {shape, strides, offset}, x->size());
         return as_strided(contiguous(x), {shape, strides, offset});
     });
     module.def("strided_scatter", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {

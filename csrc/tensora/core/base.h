@@ -158,12 +158,23 @@ class Dims {
             fail(Kind::value, n, " dimensions; a tensor has at most ", most);
         n_ = int(n);
     }
+    /// 0 with an extent of 0, else an error.
+    int64_t require_countable() const {
+        if (contains(0)) return 0;
+        fail(Kind::value, "tensora: a tensor of shape ", words(), " has more bytes than 64 bits can number");
+    }
     bool contains(int64_t value) const { return std::find(begin(), end(), value) != end(); }
+    /// Elements of a tensor with these extents. Throws Error(value) where their bytes have no number of 64
+    /// bits.
     int64_t product() const {
         int64_t result = 1;
-        for (int64_t value : *this) result *= value;
+        bool overflows = false;
+        for (int64_t value : *this) overflows |= __builtin_mul_overflow(result, value, &result);
+        if (overflows || result > most_elements) [[unlikely]]
+            return require_countable();
         return result;
     }
+    static constexpr int64_t most_elements = INT64_MAX / 16;  // of the widest type
     friend bool operator==(const Dims& a, const Dims& b) {
         return std::equal(a.begin(), a.end(), b.begin(), b.end());
     }

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t smallest = 64;
 constexpr int n_classes = 4 * 48;
+constexpr int64_t most_addressable = int64_t(1) << 47;  // of a process on x86-64 and aarch64
 constexpr int64_t most_cached = int64_t(256) << 20;
 
 // Four sizes between a power of two and the next: at most a fifth of a block is unused.
@@ -260,6 +261,8 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
 }
 
 Ref<Storage> Storage::allocate(int64_t nbytes) {
+    if (nbytes > most_addressable) [[unlikely]]
+        fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, more than a process can address");
     if (StepBudget::covers(current_device)) [[unlikely]]
         return allocate_in(*StepBudget::here(), nbytes);
     if (!current_device.is_cpu()) [[unlikely]]

@@ -165,20 +165,37 @@ std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape) {
     return layout;
 }
 
+void require_inside(const char* op, const Layout& layout, int64_t size) {
+    require(layout.strides.size() == layout.shape.size(), op, ": ", layout.shape.size(), " extents and ",
+            layout.strides.size(), " strides; give one for each axis");
+    layout.shape.product();  // may be refused
+    if (layout.shape.contains(0)) return;
+    __int128 low = layout.offset, high = layout.offset;
+    for (int i = 0; i < layout.shape.size(); ++i) {
+        const __int128 reach = __int128(layout.strides[i]) * (layout.shape[i] - 1);
+        (reach < 0 ? low : high) += reach;
+    }
+    require(low >= 0 && high < size, op, ": shape ", layout.shape.words(), " with strides ",
+            layout.strides.words(), " and offset ", layout.offset, " reaches outside of the ", size,
+            " elements of the tensor");
+}
+
 Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
     Dims result = shape;
     int unknown = -1;
     int64_t known = 1;
+    bool overflows = false;
     for (int i = 0; i < shape.size(); ++i) {
         require(shape[i] >= -1, op, ": an extent of ", shape[i], " in ", shape.words());
         if (shape[i] >= 0) {
-            known *= shape[i];
+            overflows |= __builtin_mul_overflow(known, shape[i], &known);
         } else {
             require(unknown < 0, op, ": -1 stands twice in ", shape.words(),
                     "; only one extent can follow from the others");
             unknown = i;
         }
     }
+    if (overflows) known = shape.contains(0) ? 0 : -1;
     if (unknown >= 0 && known > 0 && tensor.size() % known == 0) {
         result[unknown] = tensor.size() / known;
         known *= result[unknown];

@@ -135,6 +135,8 @@ class Tensor final : public nanobind::intrusive_base {
 Layout broadcast_layout(const Tensor& tensor, const Dims& shape, const char* op);
 /// Layout with another shape over the same elements, or nothing where only a copy has it.
 std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape);
+/// Raise unless all elements of a layout are among the first `size` of a storage.
+void require_inside(const char* op, const Layout& layout, int64_t size);
 /// Shape with -1 replaced by what the others leave.
 Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op);
 
