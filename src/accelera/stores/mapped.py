@@ -29,7 +29,7 @@ _PRESENT, _SWAPPED, _FILE_PAGE = 63, 62, 61
 
 
 @dataclass(frozen=True)
-class FileMapping:
+class MappedFile:
     """A range of addresses at which the process sees a file."""
 
     path: Path
@@ -86,7 +86,7 @@ def is_mapped(address: int, nbytes: int) -> bool:
     return mapping is not None and not is_in_memory(mapping.path.parent)
 
 
-def file_mapping(low: int, high: int) -> FileMapping | None:
+def file_mapping(low: int, high: int) -> MappedFile | None:
     """Return the mapping of a file that holds the addresses from ``low`` to ``high``; None without one.
 
     A file that was renamed, replaced or deleted since it was mapped is none.
@@ -101,7 +101,7 @@ def file_mapping(low: int, high: int) -> FileMapping | None:
         if first <= low < end:
             if not name or high > end or not _is_current(Path(name[0]), int(inode)):
                 return None
-            return FileMapping(Path(name[0]), first, int(offset, 16), flags[3] == "p", flags[1] == "w")
+            return MappedFile(Path(name[0]), first, int(offset, 16), flags[3] == "p", flags[1] == "w")
     return None
 
 
@@ -146,7 +146,7 @@ def _has_changed_pages(low: int, high: int) -> bool:
     return len(entries) < end - first or bool((used & own).any())
 
 
-def _refuse_copies(array: np.ndarray[Any, Any], mapping: FileMapping, *, writable: bool) -> NoReturn:
+def _refuse_copies(array: np.ndarray[Any, Any], mapping: MappedFile, *, writable: bool) -> NoReturn:
     size, path = format_bytes(array.nbytes), mapping.path
     if writable:
         raise StoreError(
