@@ -91,7 +91,7 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def _is_raised_by_library(error: BaseException) -> bool:
-    module = type(error).__module__
+    module: object = type(error).__module__  # a class may set it to anything
     return isinstance(module, str) and module.partition(".")[0] in _LIBRARIES
 
 
