@@ -44,6 +44,8 @@ class Source:
     """Go around the page cache: always, never, or (None) for what is not in it."""
     max_header_size: int | None = None
     """Longest header, in bytes, that is read of a ``.npy`` file; None for the usual limit."""
+    external_files: bool = False
+    """Whether an HDF5 dataset may be stored in other files, which its file names."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""

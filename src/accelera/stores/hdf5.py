@@ -50,7 +50,11 @@ def open_path(source: Source) -> Store:
     os.close(open_descriptor(path))
     file = _opened(path)
     try:
+        if not source.external_files:
+            _refuse_external_links(path, file, source.key)
         dataset = _selected(path, file, source.key)
+        if not source.external_files:
+            _refuse_external_data(path, dataset)
         placement = _placement(path, dataset)
         if placement is None:
             return H5Store(dataset, file)
@@ -292,8 +296,36 @@ def _selected(path: Path, file: Any, key: str | None) -> Any:
 
 def _dataset_names(file: Any) -> list[str]:
     kind, names = h5py_library().Dataset, list[str]()
-    file.visititems(lambda name, each: names.append(name) if isinstance(each, kind) else None)
+    with _library_errors(f"[open_store] {file.filename} is not a sound HDF5 file"):
+        file.visititems(lambda name, entry: names.append(name) if isinstance(entry, kind) else None)
     return sorted(names)
+
+
+_EXTERNAL_REMEDY = "pass open_store(path, external_files=True) if you trust the file"
+
+
+def _refuse_external_links(path: Path, file: Any, key: str | None) -> None:
+    """Raise StoreError when the path of a dataset leads through a link to another file."""
+    library, parts = h5py_library(), [part for part in (key or "").split("/") if part]
+    for count in range(1, len(parts) + 1):
+        name = "/".join(parts[:count])
+        with _library_errors(f"[open_store] {path}::{name}"):
+            link = file.get(name, getlink=True)
+        if isinstance(link, library.ExternalLink):
+            raise StoreError(
+                f"[open_store] {path}::{name} is a link to another file ({link.filename}); {_EXTERNAL_REMEDY}"
+            )
+
+
+def _refuse_external_data(path: Path, dataset: Any) -> None:
+    """Raise StoreError for a dataset whose elements are stored in other files."""
+    created = dataset.id.get_create_plist()
+    is_elsewhere = os.path.realpath(os.fsdecode(dataset.file.filename)) != os.path.realpath(path)
+    if created.get_external_count() or dataset.is_virtual or is_elsewhere:
+        raise StoreError(
+            f"[open_store] {path}::{dataset.name} is stored in other files, which this file names; "
+            f"{_EXTERNAL_REMEDY}"
+        )
 
 
 def _placement(path: Path, dataset: Any) -> Placement | None:

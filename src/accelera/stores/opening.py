@@ -35,6 +35,7 @@ def open_store(
     key: str | None = None,
     direct: bool | None = None,
     max_header_size: int | None = None,
+    external_files: bool = False,
 ) -> Store:
     """Return a store over ``x`` without copying it.
 
@@ -44,7 +45,8 @@ def open_store(
     returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays. ``shape``,
     ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
     ``direct`` reads files around the page cache: always, never, or (None) for what is not in it.
-    ``max_header_size`` admits ``.npy`` headers of more bytes than the usual 64 KiB.
+    ``max_header_size`` admits ``.npy`` headers of more bytes than the usual 64 KiB. ``external_files`` admits
+    HDF5 datasets whose elements are stored in other files.
 
     Parameters
     ----------
@@ -59,6 +61,9 @@ def open_store(
         Whether to go around the page cache: always, never, or (None) for what is not in it.
     max_header_size
         Longest header of a ``.npy`` file that is read.
+    external_files
+        Whether external storage, external links and virtual datasets of an HDF5 file are followed. A file
+        from elsewhere could name any file that this process may read.
 
     Raises
     ------
@@ -79,7 +84,7 @@ def open_store(
         path, key = split_key(x, key)
         check_name("open_store", path)
         start = _whole_offset(offset)
-        source = Source(path, key, wanted_shape, wanted_dtype, start, direct, max_header_size)
+        source = Source(path, key, wanted_shape, wanted_dtype, start, direct, max_header_size, external_files)
         store = format_of(path).open_path(source)
     else:
         if offset or key is not None:
