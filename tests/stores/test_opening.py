@@ -104,3 +104,18 @@ def test_a_source_refuses_what_it_has_no_use_for() -> None:
         Source(Path("a.npy"), offset=4).refuse("key", "offset")
     with pytest.raises(DTypeError, match="quad"):
         open_store("a.bin", shape=(3,), dtype="quad")
+
+
+@pytest.mark.parametrize(
+    ("missing", "present"), [("q.npy", "Q.npy"), ("LEFT.npy", "left.npy"), ("b.NPY", "B.npy")]
+)
+def test_missing_file_suggests_the_other_case(tmp_path: Path, missing: str, present: str) -> None:
+    np.save(tmp_path / present, np.ones(3))
+    with pytest.raises(StoreError, match=present):
+        open_store(tmp_path / missing)
+
+
+@pytest.mark.parametrize("name", ["shot::2.npy", "a::b::c.npy", "x.h5::y.npy"])
+def test_existing_path_with_colons_is_that_file(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / name, np.arange(3.0))
+    np.testing.assert_array_equal(open_store(tmp_path / name).to_numpy(), np.arange(3.0))

@@ -118,6 +118,11 @@ def register_format(suffix: str, module: str) -> None:
     _MODULES[suffix.lower()] = module
 
 
+def is_known(path: Path) -> bool:
+    """Return whether the suffix of a path is that of a format."""
+    return path.suffix.lower() in _MODULES
+
+
 def known_suffixes() -> list[str]:
     """Return the suffixes that can be opened and written."""
     return sorted(_MODULES)

@@ -18,7 +18,7 @@ from accelera.stores.array import ArrayOutput, ArrayStore
 from accelera.stores.contract import OutputStore, Store
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.foreign import open_foreign, refuse_foreign_result, within_small
-from accelera.stores.formats import Source, Target, format_of
+from accelera.stores.formats import Source, Target, format_of, is_known
 from accelera.stores.regions import check_shape
 
 _LONGEST_SUFFIX = ".replaced"
@@ -172,7 +172,7 @@ def remove_leftovers(target: str | PathLike[str]) -> None:
 
 def split_key(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
     """Return the path and the name in ``"path::name"``, or ``key``; they must not differ."""
-    text, mark, name = os.fsdecode(fspath(x)).partition("::")
+    text, mark, name = _partitioned(os.fsdecode(fspath(x)))
     if mark and key not in (None, name):
         raise StoreFormatError(
             f"[open_store] {x} names {name!r}, key={key!r} another array; give one of them"
@@ -180,6 +180,13 @@ def split_key(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None
     if "\0" in name:
         raise StoreFormatError(f"[open_store] {x!r} names an array with a NUL byte; choose another name")
     return _expanded(text), name if mark else key
+
+
+def _partitioned(text: str) -> tuple[str, str, str]:
+    """Return the path, ``"::"`` and the name in a text; no name where the text is a path as a whole."""
+    path, mark, name = text.partition("::")
+    is_path = mark and (os.path.exists(text) or not (os.path.isdir(path) or is_known(Path(path))))
+    return (text, "", "") if is_path else (path, mark, name)
 
 
 def result_path(out: str | PathLike[str]) -> Path:
