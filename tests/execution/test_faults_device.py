@@ -147,7 +147,7 @@ def test_a_sticky_error_ends_its_use_at_once_and_keeps_what_is_done() -> None:
     assert max(Counter(function.seen).values()) == 1, "nothing that was done is done again"
 
 
-def test_fallback_for_all_does_everything_again_but_only_for_a_device() -> None:
+def test_fallback_all_runs_everything_again() -> None:
     function = Noting()
     gpu = FakeGpu(faults={0: sticky}, before_fault=1.0)
     result = managed(gpu).execute(range(20), function, fallback="all")
@@ -163,7 +163,8 @@ def test_fallback_for_all_does_everything_again_but_only_for_a_device() -> None:
         return [1 // task for task in tasks]
 
     result = managed(FakeGpu()).execute([1, 0, 1], kernel, fallback="all", on_error="collect")
-    assert (result.failed_indices, result.fallback_occurred, seen) == ((1,), False, [])
+    # The batched form may have failed for a reason of its own: the CPU's outcome counts.
+    assert (result.failed_indices, result.fallback_occurred, seen) == ((1,), True, [1, 0, 1])
 
 
 def test_fallback_never_raises_what_the_device_did() -> None:

@@ -35,6 +35,22 @@ else:
 Number = int | float | complex | bool
 
 
+class _Float32:
+    """``torch.float32`` as a default, which does not load torch."""
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == tensors.torch.float32
+
+    def __hash__(self) -> int:
+        return hash(tensors.torch.float32)
+
+    def __repr__(self) -> str:
+        return "torch.float32"
+
+
+FLOAT32 = _Float32()
+
+
 @final
 class Matrix:
     """An n-dimensional array for the engine.
@@ -91,17 +107,17 @@ class Matrix:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @staticmethod
-    def zeros(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+    def zeros(shape: Sequence[int], dtype: Any = FLOAT32, device: str = "cpu") -> Matrix:
         """Return a matrix of zeros, float32 by default."""
         return _create(tensors.torch.zeros, tuple(shape), dtype, device)
 
     @staticmethod
-    def ones(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+    def ones(shape: Sequence[int], dtype: Any = FLOAT32, device: str = "cpu") -> Matrix:
         """Return a matrix of ones, float32 by default."""
         return _create(tensors.torch.ones, tuple(shape), dtype, device)
 
     @staticmethod
-    def eye(n: int, m: int | None = None, dtype: Any = None, device: str = "cpu") -> Matrix:
+    def eye(n: int, m: int | None = None, dtype: Any = FLOAT32, device: str = "cpu") -> Matrix:
         """Return ones on the diagonal of an ``n`` by ``m`` matrix (``m=n``, float32 by default)."""
         return _create(
             lambda shape, **options: tensors.torch.eye(*shape, **options),
@@ -111,7 +127,7 @@ class Matrix:
         )
 
     @staticmethod
-    def random(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+    def random(shape: Sequence[int], dtype: Any = FLOAT32, device: str = "cpu") -> Matrix:
         """Return float32 numbers (or ``dtype``) spread evenly over [0, 1).
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
@@ -119,7 +135,7 @@ class Matrix:
         return _create(tensors.torch.rand, tuple(shape), dtype, device)
 
     @staticmethod
-    def randn(shape: Sequence[int], dtype: Any = None, device: str = "cpu") -> Matrix:
+    def randn(shape: Sequence[int], dtype: Any = FLOAT32, device: str = "cpu") -> Matrix:
         """Return normally distributed numbers of mean 0 and deviation 1, float32 by default.
 
         ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
@@ -454,7 +470,7 @@ register_wrapper(Matrix, _wrapped_array)
 
 
 def _create(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
-    element_type = tensors.torch.float32 if dtype is None else tensors.to_torch_dtype(dtype)
+    element_type = tensors.torch.float32 if dtype is FLOAT32 else tensors.to_torch_dtype(dtype)
     place = _checked_device(tensors.torch.device(device))
     return Matrix.wrap(function(shape, dtype=element_type, device=place))
 
