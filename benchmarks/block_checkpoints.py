@@ -63,7 +63,9 @@ def _peak_operation(columns: dict[str, Any]) -> int:
     """Return the operation with the most live bytes in a step without a budget."""
     last = len(columns["names"])
     return int(
-        _live_bytes(columns, columns["born"], [min(each + 1, last) for each in columns["freed"]]).argmax()
+        _live_bytes(
+            columns, columns["born"], [min(int(each) + 1, last) for each in columns["freed"]]
+        ).argmax()
     )
 
 

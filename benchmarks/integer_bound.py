@@ -51,7 +51,7 @@ class Step(NamedTuple):
             return [list(items[a:b]) for a, b in itertools.pairwise(starts)]
 
         lists = {name: rows(name) for name in ("reads", "writes", "births")}
-        plain = {name: columns[name] for name in ("workspace", "pure", "nbytes", "born", "freed")}
+        plain = {name: columns[name].tolist() for name in ("workspace", "pure", "nbytes", "born", "freed")}
         packed_bytes, pack_seconds = packed_forms(columns)
         return cls(
             seconds=operation_seconds(columns).tolist(),
