@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 namespace accelera::planner {
 namespace {
@@ -151,8 +152,7 @@ class Replay {
 
     /// Whether a value can be read at a time of the backward pass without being computed.
     bool is_there(int32_t value, int64_t time) const {
-        if (step_.producer[at(value)] < 0) return true;  // from outside
-        if (!is_saved(value)) return false;
+        if (!is_saved(value)) return step_.producer[at(value)] < 0;  // from outside
         if (back_at_[at(value)] >= 0 && held_until_[at(value)] > time) return true;
         return (*fates_)[at(value)] != Fate::Recompute;
     }
@@ -210,13 +210,17 @@ class Search {
             const auto time = static_cast<int64_t>(peak - bytes.begin());
             const int64_t height = *peak;
             const auto chosen = cheapest(time);
-            if (!chosen) return std::move(found_);
+            if (!chosen) {
+                if (offload_replaced(time, bytes)) continue;
+                offload_all();
+                return std::move(found_);
+            }
             const auto [value, fate] = *chosen;
             fates_[value] = fate;
             const double seconds = replay_.profile(fates_, bytes);
             if (seconds == impossible || *std::max_element(bytes.begin(), bytes.end()) > height) {
                 fates_[value] = Fate::Keep;
-                banned_[value] = 1;
+                banned_[value] |= bit(fate);
                 replay_.profile(fates_, bytes);
                 continue;
             }
@@ -238,14 +242,58 @@ class Search {
         if (found_.empty() || peak < found_.back().peak_bytes) found_.push_back({peak, seconds_, fates_});
     }
 
+    static uint8_t bit(Fate fate) { return static_cast<uint8_t>(1 << static_cast<int>(fate)); }
+
+    /// Add the plan that offloads every value, where it takes less than the last one.
+    void offload_all() {
+        if (prices_.offload_s_per_byte == impossible) return;
+        std::vector<int64_t> bytes;
+        for (const int32_t value : replay_.saved())
+            if (step_.nbytes[static_cast<size_t>(value)] >= prices_.least_bytes)
+                fates_[static_cast<size_t>(value)] = Fate::Offload;
+        seconds_ = replay_.profile(fates_, bytes);
+        note(bytes);
+    }
+
+    /// Whether `value` takes memory at `time` because it was packed, or because it is computed again.
+    bool is_replaced(size_t value, int64_t time) const {
+        if (fates_[value] == Fate::Pack) return step_.idle_from[value] <= time && time < step_.ends[value];
+        return fates_[value] == Fate::Recompute && step_.needed[value] <= time;
+    }
+
+    /// Offload one of the values that are packed or computed again at the time of the peak, where that lowers
+    /// it; return whether one was found. Those needed latest come first.
+    bool offload_replaced(int64_t time, std::vector<int64_t>& bytes) {
+        if (prices_.offload_s_per_byte == impossible) return false;
+        const int64_t height = bytes[static_cast<size_t>(time)];
+        const auto& saved = replay_.saved();
+        int tries = 0;
+        for (auto each = saved.rbegin(); each != saved.rend() && tries < most_tries; ++each) {
+            const auto value = static_cast<size_t>(*each);
+            if (!is_replaced(value, time)) continue;
+            ++tries;
+            const Fate before = std::exchange(fates_[value], Fate::Offload);
+            const double seconds = replay_.profile(fates_, bytes);
+            const int64_t peak = *std::max_element(bytes.begin(), bytes.end());
+            if (seconds != impossible && peak <= height && bytes[static_cast<size_t>(time)] < height) {
+                seconds_ = seconds;
+                std::fill(banned_.begin(), banned_.end(), uint8_t(0));
+                note(bytes);
+                return true;
+            }
+            fates_[value] = before;
+        }
+        replay_.profile(fates_, bytes);
+        return false;
+    }
+
     /// The value that leaves the time of the peak at the least price; scores of before are lower bounds for
     /// most, so the promising ones are scored anew first.
     std::optional<std::pair<size_t, Fate>> cheapest(int64_t time) {
         candidates_.clear();
         for (const int32_t each : replay_.saved()) {
             const auto value = static_cast<size_t>(each);
-            if (fates_[value] != Fate::Keep || banned_[value] || step_.nbytes[value] < prices_.least_bytes)
-                continue;
+            if (fates_[value] != Fate::Keep || step_.nbytes[value] < prices_.least_bytes) continue;
             if (step_.idle_from[value] <= time && time < step_.needed[value]) candidates_.push_back(value);
         }
         std::stable_sort(candidates_.begin(), candidates_.end(),
@@ -266,6 +314,7 @@ class Search {
         Score best{impossible, Fate::Keep};
         const auto nbytes = static_cast<double>(step_.nbytes[value]);
         for (const Fate fate : {Fate::Pack, Fate::Recompute, Fate::Offload}) {
+            if (banned_[value] & bit(fate)) continue;
             if (fate == Fate::Pack && !step_.packable[value]) continue;
             if (fate == Fate::Offload && prices_.offload_s_per_byte == impossible) continue;
             const double saved_bytes =
@@ -278,13 +327,15 @@ class Search {
         return best;
     }
 
+    static constexpr int most_tries = 16;
+
     const Step& step_;
     const Prices& prices_;
     Replay replay_;
     std::vector<Fate> fates_;
     double seconds_ = 0;
     std::vector<Score> scores_;
-    std::vector<uint8_t> banned_;
+    std::vector<uint8_t> banned_;  // fates that raised the peak, as bits
     std::vector<size_t> candidates_;
     std::vector<ActivationPlan> found_;
 };

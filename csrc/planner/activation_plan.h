@@ -67,8 +67,10 @@ std::vector<Recomputation> recomputations(const Step& step, const Prices& prices
 /// 1. Of the values that are idle at the peak, the one leaves that adds the least seconds per byte, by
 ///    packing, recomputing or offloading, whichever is cheapest; seconds and peak are those of a replay of
 ///    the step.
-/// 2. A change that raises the peak is taken back, and tried no more while nothing else changes.
-/// 3. It ends when nothing at the peak can leave.
+/// 2. A change that raises the peak is undone, and tried no more until step 3 changes something.
+/// 3. Where nothing at the peak can leave, values that are packed or recomputed there are offloaded instead:
+///    computing them needs their operands in memory. It ends when that does not lower the peak either, so
+///    the last plan takes no more than offloading everything.
 ///
 /// Plans do not depend on the budget, so a smaller budget, which selects a later one, never takes more
 /// memory.

@@ -58,7 +58,8 @@ class BudgetExceededError(AcceleraError, MemoryError):
     def __init__(self, message: str, *, needed_bytes: int, budget_bytes: int) -> None:
         super().__init__(message)
         self.needed_bytes = needed_bytes
-        """Smallest budget, in bytes, that would do."""
+        """Smallest budget, in bytes, that would do; of an operation that is refused in the middle of a run,
+        the least for this operation, which those after it may exceed."""
         self.budget_bytes = budget_bytes
         """The budget that was given, in bytes."""
 

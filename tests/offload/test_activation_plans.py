@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,6 +171,36 @@ def test_every_plan_is_what_an_independent_replay_gives(chain: Chain) -> None:
         assert found is not None, "no plan computes again what cannot be"
         assert found[0] == pytest.approx(seconds)
         assert max(found[1]) == peak
+
+
+@settings(max_examples=300, deadline=None)
+@given(chains())
+def test_the_last_plan_takes_no_more_than_offloading_all(chain: Chain) -> None:
+    """Computing a value again needs its operands in memory; offloading it does not."""
+    outcome = replayed(chain, bytes([Fate.OFFLOAD if saved else Fate.KEEP for saved in chain.saved]))
+    assert outcome is not None
+    assert chain.plans()[-1][0] <= max(outcome[1])
+
+
+def test_a_saved_input_is_offloaded_and_never_computed() -> None:
+    """No operation of the pass made it, so nothing can make it again."""
+    ints = partial(np.array, dtype=np.int64)
+    step = ActivationStep(
+        base=ints([0] * 12),
+        nbytes=ints([100, 90, 60]),
+        producer=np.array([-1, 0, 1], np.int32),
+        idle_from=ints([1, 2, 3]),
+        needed=ints([9, 7, 5]),
+        ends=ints([10, 8, 6]),
+        packable=np.zeros(3, np.uint8),
+        seconds=np.array([1e-9, 1e-9]),
+        pure=np.ones(2, np.uint8),
+        reads=(ints([0, 1, 2]), np.array([0, 1], np.int32)),
+        makes=(ints([0, 1, 2]), np.array([1, 2], np.int32)),
+    )
+    plans = step.plans((OFFLOAD_S, PACK_S, RATIO, 1))
+    assert all(Fate(fates[0]) in (Fate.KEEP, Fate.OFFLOAD) for _, _, fates in plans)
+    assert plans[-1][0] == 100
 
 
 @settings(max_examples=60, deadline=None)

@@ -222,11 +222,11 @@ def test_after_a_refusal_a_thread_takes_from_no_arena() -> None:
 
 
 def refused_budget(trained: Callable[[int], None], budget: int) -> int | None:
-    """Return the budget that the refusal names; None when ``budget`` does."""
+    """Return the budget that the refused operation needs; None when ``budget`` does."""
     try:
         trained(budget)
     except BudgetExceededError as refused:
-        if "would do for it" in str(refused):
+        if "this operation needs at least" in str(refused):
             return refused.needed_bytes
         raise
     return None

@@ -330,16 +330,23 @@ class BlockCache:
                 self._update_withheld(self._guard, output_bytes)
             self._uses += 1
             self._most_pinned_bytes = max(self._most_pinned_bytes, sum(block.nbytes for block, _, _ in uses))
-            try:
-                pins = self._prefetcher.begin(uses, op)
-            except BudgetExceededError as error:
-                heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
-                raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
+            pins = self._pin(uses, op, output_bytes)
         try:
             return pins, [self._wait_ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:
             self._cancel_use(pins, uses)
             raise
+
+    def _pin(self, uses: Sequence[Use], op: str, output_bytes: int) -> Pins:
+        """Pin the blocks of an operation; what a phase is expected to need gives way to them."""
+        try:
+            return self._prefetcher.begin(uses, op)
+        except BudgetExceededError as error:
+            if self._guard is not None and self._guard.drop_expectation():
+                self._update_withheld(self._guard, output_bytes)
+                return self._pin(uses, op, output_bytes)
+            heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
+            raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
 
     def _wait_ready(self, slab: Slab, use: Use) -> torch.Tensor:
         if use.write:

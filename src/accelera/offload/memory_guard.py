@@ -270,6 +270,13 @@ class MemoryGuard:
         """Expect ``nbytes`` of other memory in a phase that is new, or will differ from the last time."""
         self._phase_peaks[phase] = nbytes
 
+    def drop_expectation(self) -> bool:
+        """Stop expecting the memory of this phase's peak; return whether anything was expected.
+
+        Blocks then leave when a tensor needs the room, and not before.
+        """
+        return self.exact and self._phase_peaks.pop(self._phase, 0) > self._count.others_bytes()
+
     def withheld_bytes(self, output_bytes: int = 0, *, settled: bool = True) -> int:
         """Return how much of the capacity must stay empty.
 
@@ -285,6 +292,12 @@ class MemoryGuard:
         return max(0, max(ahead, self._phase_peaks.get(self._phase, 0)) - self._reserve_bytes)
 
 
+_REMEDY = (
+    "Call offload(model, budget, inputs=EXAMPLE): it plans the whole step, works in smaller blocks if "
+    "necessary, and otherwise names the smallest budget that works; or use a smaller batch"
+)
+"""The budget for one operation says nothing of those that follow, so a refusal in a run names none."""
+
 _NAMED = 4
 """Most blocks that a refusal names."""
 
@@ -296,7 +309,7 @@ def refusal(
     error: BudgetExceededError,
     heap_bytes: int = 0,
 ) -> BudgetExceededError:
-    """Return the pool's ``error`` reworded for the operation, with a budget that would be enough.
+    """Return the pool's ``error`` reworded for the operation, with the least budget for this operation.
 
     Without a budget the figures stay those of the pool. ``heap_bytes`` of what is held are free memory that
     the C library keeps, where tensors are not counted one by one.
@@ -312,7 +325,8 @@ def refusal(
     heap = f", of it {format_bytes(heap_bytes)} free heap that the C library keeps" if heap_bytes else ""
     return BudgetExceededError(
         f"[{op or 'offload'}] works on {format_bytes(taken)} at once ({shown}): {reason}{heap}; "
-        f"{format_bytes(given)} are given, and {needed} bytes ({format_bytes(needed)}) would do for it",
+        f"{format_bytes(given)} are given, and this operation needs at least {format_bytes(needed)}. "
+        f"{_REMEDY}",
         needed_bytes=needed,
         budget_bytes=given,
     )
@@ -324,8 +338,8 @@ def tensor_refusal(arena: Arena, lacking_bytes: int, budget_bytes: int) -> Budge
     return BudgetExceededError(
         f"[offload] a tensor does not fit: of the budget of {format_bytes(budget_bytes)}, tensors such as "
         f"activations take {format_bytes(arena.ordinary_bytes)} and blocks in use "
-        f"{format_bytes(arena.committed_bytes)}; {needed} bytes ({format_bytes(needed)}) would do for it: "
-        "raise the budget, use a smaller batch, or activations='recompute'",
+        f"{format_bytes(arena.committed_bytes)}, and this operation needs at least {format_bytes(needed)}. "
+        f"{_REMEDY}",
         needed_bytes=needed,
         budget_bytes=budget_bytes,
     )
