@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from accelera.capture.request import mode_kept as mode_kept
     from accelera.capture.request import random_kept as random_kept
     from accelera.capture.shape_rules import ShapeMode as ShapeMode
+    from accelera.capture.shape_rules import scalars_in_lists as scalars_in_lists
     from accelera.capture.shape_rules import shape_rule as shape_rule
     from accelera.capture.storages import Storages as Storages
 
@@ -87,6 +88,7 @@ _NAMES_BY_FILE = {
     ),
     "shape_rules": (
         "ShapeMode",
+        "scalars_in_lists",
         "shape_rule",
     ),
     "storages": ("Storages",),
@@ -121,6 +123,7 @@ __all__ = [
     "peak_live_bytes",
     "quickest_s",
     "random_kept",
+    "scalars_in_lists",
     "shape_rule",
     "tensors_in",
     "transformers_for",

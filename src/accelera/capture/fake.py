@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from accelera.capture.known_values import keep_value
 from accelera.errors import DTypeError, ShapeError
 
 
@@ -79,8 +80,14 @@ class CopiesOfFakes(TorchFunctionMode):
 
 
 def as_fake(value: Any, mode: FakeTensorMode) -> Any:
-    """Return ``value`` with every tensor in it replaced by a fake one."""
-    return pytree.tree_map(lambda leaf: _fake(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, value)
+    """Return ``value`` with fake tensors in place of all others; the values of small ones stay known."""
+
+    def convert(tensor: torch.Tensor) -> Any:
+        fake = _fake(tensor, mode)
+        keep_value(fake, tensor)
+        return fake
+
+    return pytree.tree_map_only(torch.Tensor, convert, value)
 
 
 @contextmanager

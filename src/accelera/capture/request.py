@@ -24,7 +24,7 @@ from accelera.capture.fake import (
 )
 from accelera.capture.iterations import Unrecorded, quickest_s
 from accelera.capture.recording import OperatorRecording
-from accelera.capture.shape_rules import ShapeMode, cpu_lstm
+from accelera.capture.shape_rules import ShapeMode, cpu_lstm, scalars_in_lists
 from accelera.trace import Occupancy, Trace
 
 
@@ -85,6 +85,7 @@ class CaptureRequest:
             if mode is not None:
                 stack.enter_context(faked(module, mode))
                 stack.enter_context(cpu_lstm())
+                stack.enter_context(scalars_in_lists())
                 inputs = as_fake(inputs, mode)
             optimizer = iterations.optimizer_for(module, self.optimizer) if self.train else None
             if mode is None:

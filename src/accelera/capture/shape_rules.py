@@ -7,8 +7,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils import _pytree as pytree
 
+from accelera.capture.fake import as_fake
+from accelera.capture.known_values import evaluated, follow, has_known_operands, is_known
 from accelera.capture.workspaces import rnn_workspace_bytes
 
 ShapeRule = Callable[..., Any]
@@ -23,16 +31,50 @@ def shape_rule(func: Any) -> ShapeRule | None:
     return _RULES.get(func)
 
 
+_MASKS = (torch.bool, torch.uint8)
+
+_MASKED = (torch.ops.aten.index.Tensor, torch.ops.aten.masked_select.default)
+"""Operators whose result has as many rows as a mask selects."""
+
+
 class ShapeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's mode of tensors without contents, for all that torch's CPU kernels take."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the results of one operator; called by torch."""
+        kwargs = kwargs or {}
         rule = _RULES.get(func)
-        if rule is None:
-            return super().dispatch(func, types, args, kwargs or {})
+        if rule is not None:
+            with self:
+                return rule(*args, **kwargs)
+        try:
+            result = super().dispatch(func, types, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return self._by_known_values(func, types, args, kwargs)
+        follow(func, args, kwargs, result)
+        return result
+
+    def _by_known_values(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Return the results of an operator that needs values; raises torch's error for unknown ones."""
+        if has_known_operands(args, kwargs):
+            return as_fake(evaluated(func, args, kwargs), self)
+        if func in _MASKED:
+            tensor, masks = args[0], args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+            if all(each is None or each.dtype not in _MASKS or is_known(each) for each in masks):
+                return self._indexed(tensor, masks)
+        return super().dispatch(func, types, args, kwargs)
+
+    def _indexed(self, tensor: torch.Tensor, masks: Any) -> Any:
+        """Return ``tensor[masks]`` for masks whose values are known: as many rows as they select."""
+        indices: list[Any] = []
+        for each in masks:
+            if each is None or each.dtype not in _MASKS:
+                indices.append(each)
+                continue
+            places = evaluated(torch.ops.aten.nonzero.default, (each,), {})
+            indices.extend(as_fake(column, self) for column in places.unbind(1))
         with self:
-            return rule(*args, **(kwargs or {}))
+            return torch.ops.aten.index.Tensor(tensor, indices)
 
 
 def _grouped_product(
@@ -119,6 +161,30 @@ def cpu_lstm() -> Iterator[None]:
         yield
     finally:
         del names["lstm"]
+
+
+@contextmanager
+def scalars_in_lists() -> Iterator[None]:
+    """Let ``torch.tensor`` take lists in which fake scalars stand, whose values are known.
+
+    It reads the memory of scalars in a list without asking for their values.
+    """
+    before = torch.tensor
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if isinstance(data, (list, tuple)):
+            data = pytree.tree_map_only(FakeTensor, _number, data)
+        return before(data, *args, **kwargs)
+
+    torch.tensor = tensor
+    try:
+        yield
+    finally:
+        torch.tensor = before
+
+
+def _number(tensor: FakeTensor) -> Any:
+    return tensor.item() if tensor.dim() == 0 else tensor
 
 
 def _lstm_dtypes() -> tuple[torch.dtype, ...]:

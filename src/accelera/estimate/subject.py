@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from accelera.capture import CopiesOfFakes, ShapeMode, initializers_of_shapes
+from accelera.capture.known_values import has_kept_value
 from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.estimate.element_types import own_type, shape_of, twin
 from accelera.extras import transformers_for
@@ -103,9 +104,14 @@ def _without_contents(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
 
 
 def _on_meta(values: Any) -> Any:
-    return pytree.tree_map_only(
-        torch.Tensor, lambda each: shape_of(each).requires_grad_(each.requires_grad), values
-    )
+    """Return tensors without contents, except for small ones, whose values a model may ask for."""
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if has_kept_value(tensor):
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return shape_of(tensor).requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, convert, values)
 
 
 def _in_type(values: Any, dtype: torch.dtype | None) -> Any:

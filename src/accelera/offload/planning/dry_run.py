@@ -32,6 +32,7 @@ from accelera.capture import (
     mode_kept,
     optimizer_for,
     random_kept,
+    scalars_in_lists,
     values_explained,
 )
 from accelera.offload.blockwise.autograd import MarkedTensor
@@ -270,7 +271,7 @@ def largest_weight_bytes(setup: DryRunSetup) -> int:
 def _planning_context() -> Iterator[None]:
     with ExitStack() as stack:
         explained = values_explained("plan_offload", "offload it without inputs=, which plans nothing")
-        for each in (explained, random_kept(), collection_by_hand()):
+        for each in (explained, random_kept(), collection_by_hand(), scalars_in_lists()):
             stack.enter_context(each)
         yield
 
