@@ -134,13 +134,13 @@ def test_shared_weights_stay_shared() -> None:
 
 
 def test_a_model_that_needs_values_is_refused_with_the_remedy() -> None:
-    class Chooses(nn.Module):
+    class Chooses(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x[x.sum(-1) > 0]
+            return x[super().forward(x).sum(-1) > 0]
 
     with pytest.raises(ValueError, match=r"asks for values at .*fake=False"):
-        capture(Chooses(), torch.ones(2, 2), train=False, fake=True)
-    assert capture(Chooses(), torch.ones(2, 2), train=False).step_count
+        capture(Chooses(2, 2), torch.ones(2, 2), train=False, fake=True)
+    assert capture(Chooses(2, 2), torch.ones(2, 2), train=False).step_count
 
 
 def test_a_seven_billion_step_takes_no_weights(tmp_path: Path) -> None:

@@ -156,16 +156,20 @@ void StepBudget::refuse(int64_t nbytes) {
 }
 
 int64_t StepBudget::place_anywhere(int64_t nbytes) {
-    for (;;) {
+    for (bool compacted = false;;) {
         const bool fits = used_bytes() + nbytes <= room_;
         const int64_t place = fits ? arena_.ranges.take(nbytes) : -1;
         if (place >= 0) {
             report_.low_top_bytes = std::max(report_.low_top_bytes, place + nbytes);
             return place;
         }
-        if (settle_transfers() || spill_oldest()) continue;
-        if (!fits || !std::exchange(movable_, false)) refuse(nbytes);
+        if (settle_transfers() || spill_oldest()) {
+            compacted = false;
+            continue;
+        }
+        if (!fits || compacted || !movable_) refuse(nbytes);
         compact();
+        compacted = true;
     }
 }
 
@@ -305,10 +309,12 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
             if (std::find(operation.reads.begin(), operation.reads.end(), value) == operation.reads.end())
                 operation.reads.push_back(value);
         }
+    movable_ = true;  // until the kernel of the operation begins, nobody has the address of a block
     try {
         bring_operands(name, operands);
         open_workspace(number);
     } catch (...) {
+        movable_ = false;
         --depth_;  // it does not begin
         throw;
     }
