@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import accelera.tensora as ts
-from accelera.tensora import functional as F
-from accelera.tensora import nn, optim
+from accelera.tensora import functional, nn, optim
 
 
 def layers(width: int, depth: int, rows: int) -> tuple[Any, tuple[int, ...]]:
@@ -52,7 +51,7 @@ def trained(network: str, optimizer: str, limit: int | str) -> tuple[int, float]
     for _ in range(4):
         with budget:
             update.zero_grad()
-            loss = F.softmax(model(x), dim=-1).square().mean()
+            loss = functional.softmax(model(x), dim=-1).square().mean()
             loss.backward()
             update.step()
     assert budget.report.peak_bytes <= budget.limit_bytes

@@ -193,8 +193,10 @@ class TrainingBudget:
         arena = measured.peak_bytes
         predicted = None
         if measured.followed and now.plan is not None:
-            arena = measured.low_top_bytes + measured.high_bytes
-            predicted = now.outside_bytes + now.plan.top_bytes + measured.high_bytes
+            # Blocks that outlive the step may take, at its end, the place of some that ended.
+            capacity = self._steps.capacity
+            arena = min(measured.low_top_bytes + measured.high_bytes, capacity)
+            predicted = now.outside_bytes + min(now.plan.top_bytes + measured.high_bytes, capacity)
         self._high_bytes = measured.high_bytes
         self.report = BudgetReport(
             measured.followed,
