@@ -46,8 +46,8 @@ StepSearch::StepSearch(const StepGraph& graph, const StepPrices& prices, const s
       gaps_(gaps),
       replay_(graph, prices, gaps_),
       fates_(gaps.size(), GapFate::keep),
-      scores_(gaps.size() * n_fates),
-      refused_(gaps.size() * n_fates, -1),
+      scores_(gaps.size() > long_step ? 0 : gaps.size() * n_fates),
+      refused_(gaps.size() > long_step ? 0 : gaps.size() * n_fates, -1),
       can_run_again_(gaps.size()),
       last_read_(graph.nbytes.size(), -1),
       frontier_([&] {
@@ -173,9 +173,13 @@ bool StepSearch::is_possible(Move move) const {
 double StepSearch::stale(Move move) const { return refused_[slot(move)] >= 0 ? 0 : scores_[slot(move)]; }
 
 double StepSearch::score_of(Move move) {
-    const double seconds = try_move(move);
     refused_[slot(move)] = -1;
-    return scores_[slot(move)] = seconds == impossible ? seconds : (seconds - seconds_) / freed_bytes(move);
+    return scores_[slot(move)] = computed_score(move);
+}
+
+double StepSearch::computed_score(Move move) {
+    const double seconds = try_move(move);
+    return seconds == impossible ? seconds : (seconds - seconds_) / freed_bytes(move);
 }
 
 double StepSearch::freed_bytes(Move move) const {
@@ -273,22 +277,27 @@ void StepSearch::change(int count) {
 
 /// Scores are those of the free step, and many values leave at once.
 void StepSearch::move_at_once() {
-    std::vector<Move> moves;
+    struct Scored {
+        double score;
+        Move move;
+    };
+    std::vector<Scored> moves;
+    moves.reserve(gaps_.size());
     for (size_t g = 0; g < gaps_.size(); ++g) {
-        Move best{int32_t(g), GapFate::offload};
-        double least = score_of(best);
+        const Move offload{int32_t(g), GapFate::offload};
+        Scored best{computed_score(offload), offload};
         for (const GapFate fate : {GapFate::pack, GapFate::recompute}) {
             const Move move{int32_t(g), fate};
-            if (!is_possible(move) || score_of(move) >= least) continue;
-            least = scores_[slot(move)];
-            best = move;
+            if (!is_possible(move)) continue;
+            if (const double score = computed_score(move); score < best.score) best = {score, move};
         }
         moves.push_back(best);
     }
-    std::stable_sort(moves.begin(), moves.end(), [&](Move a, Move b) { return stale(a) < stale(b); });
+    std::stable_sort(moves.begin(), moves.end(),
+                     [](const Scored& a, const Scored& b) { return a.score < b.score; });
     const size_t some = moves.size() / 128 + 1;
     for (size_t i = 0; i < moves.size(); ++i) {
-        fates_[at(moves[i].gap)] = moves[i].fate;
+        fates_[at(moves[i].move.gap)] = moves[i].move.fate;
         if (i % some == 0) start_from(std::move(fates_));
     }
     start_from(std::vector<GapFate>(gaps_.size(), GapFate::offload));

@@ -74,7 +74,9 @@ class StepSearch {
     bool is_candidate(Move move) const;
     bool is_possible(Move move) const;
     double stale(Move move) const;
+    /// The seconds per byte of a move, which is kept.
     double score_of(Move move);
+    double computed_score(Move move);
     /// What a move takes from the peak.
     double freed_bytes(Move move) const;
     void move_at_once();
@@ -99,8 +101,8 @@ class StepSearch {
     const std::vector<Gap>& gaps_;
     StepReplay replay_;
     std::vector<GapFate> fates_;
-    std::vector<double> scores_;          ///< seconds per byte, as last found, by slot
-    std::vector<int64_t> refused_;        ///< rounds in which moves raised the peak, by slot
+    std::vector<double> scores_;    ///< seconds per byte, as last found, by slot; of a long step: none
+    std::vector<int64_t> refused_;  ///< rounds in which moves raised the peak, by slot; of a long step: none
     std::vector<uint8_t> can_run_again_;  ///< by gap
     std::vector<int32_t> last_read_;      ///< of values before the free peak
     double seconds_ = 0;

@@ -22,11 +22,11 @@ nb::ndarray<nb::numpy, Value, nb::ndim<1>> array_of(std::vector<Value>&& values)
 
 /// Rows of different lengths as (starts, items).
 template <typename Row>
-nb::tuple lists_of(const std::vector<StepOperation>& operations, Row row) {
+nb::tuple lists_of(const StepLog& log, Row row) {
     std::vector<int64_t> starts{0};
     std::vector<int32_t> items;
-    for (const StepOperation& operation : operations) {
-        const std::vector<int32_t>& some = row(operation);
+    for (const StepOperation& operation : log.operations) {
+        const std::span<const int32_t> some = (log.*row)(operation);
         items.insert(items.end(), some.begin(), some.end());
         starts.push_back(int64_t(items.size()));
     }
@@ -70,9 +70,9 @@ nb::dict columns_of(const StepLog& log) {
     columns["in_arena"] = array_of(std::move(in_arena));
     columns["lent"] = array_of(std::move(lent));
     columns["truths"] = array_of(std::move(truths));
-    columns["reads"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.reads; });
-    columns["writes"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.writes; });
-    columns["births"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.births; });
+    columns["reads"] = lists_of(log, &StepLog::reads);
+    columns["writes"] = lists_of(log, &StepLog::writes);
+    columns["births"] = lists_of(log, &StepLog::births);
     return columns;
 }
 
@@ -139,11 +139,9 @@ void bind_budget(nb::module_& module) {
             },
             nb::arg("room"), nb::arg("plan").none())
         .def("end", [](BudgetHandle& self) { self.budget->end(); })
-        .def(
-            "log",
-            [](const BudgetHandle& self) { return LogHandle{std::make_shared<StepLog>(self.budget->log())}; })
+        .def("log", [](const BudgetHandle& self) { return LogHandle{self.budget->log()}; })
         .def_prop_ro("operation_count",
-                     [](const BudgetHandle& self) { return self.budget->log().operations.size(); })
+                     [](const BudgetHandle& self) { return self.budget->log()->operations.size(); })
         .def_prop_ro("report", [](const BudgetHandle& self) { return self.budget->report(); })
         .def_prop_ro("capacity", [](const BudgetHandle& self) { return self.budget->capacity(); })
         .def_prop_ro("used_bytes", [](const BudgetHandle& self) { return self.budget->used_bytes(); });

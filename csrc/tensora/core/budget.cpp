@@ -59,7 +59,8 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     plan_ = std::move(plan);
     if (room < room_) arena_.give_back_pages();
     room_ = std::min(room, capacity());
-    log_ = {};
+    log_ = std::make_shared<StepLog>();
+    uses_.clear();
     held_.clear();
     report_ = {};
     report_.spilled_bytes = -store_->written_bytes();
@@ -76,8 +77,8 @@ void StepBudget::end() {
     const Lock lock(*this);
     unpin_all();
     born_.clear();
-    if (follows_ && log_.operations.size() != plan_->log->operations.size())
-        depart(text("it ended after ", log_.operations.size(), " operations, not ",
+    if (follows_ && log_->operations.size() != plan_->log->operations.size())
+        depart(text("it ended after ", log_->operations.size(), " operations, not ",
                     plan_->log->operations.size()));
     report_.followed = follows_;
     follows_ = false;
@@ -133,7 +134,7 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
     else if (follows_ || rerunning_)
         house.place = place_by_plan(house, nbytes, in_piece);
     if (house.place < 0) house.place = place_anywhere(nbytes);
-    house.last_use = int64_t(log_.operations.size());
+    house.last_use = int64_t(log_->operations.size());
     house.index = int32_t(residents_.size());
     residents_.push_back(&storage);
     storage.data_ = arena_.at(house.place);
@@ -148,7 +149,7 @@ void StepBudget::refuse(int64_t nbytes) {
     int64_t pinned = 0;
     for (Storage* storage : residents_) pinned += storage->block_bytes();
     report_.needed_bytes = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
-    const char* const name = log_.operations.empty() ? "" : log_.operations.back().name;
+    const char* const name = log_->operations.empty() ? "" : log_->operations.back().name;
     fail(Kind::memory, "budget: '", name, "' needs ", nbytes, " bytes more; ", used_bytes(),
          " of the step's ", room_,
          " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
@@ -249,8 +250,8 @@ void StepBudget::ended(Storage& storage) {
     if (house.allocation >= 0 && active.load() == this) events_.push_back({0, ~house.allocation});
     if (Held* const held = held_by(storage)) {
         held->storage = nullptr;
-        StepValue& value = log_.values[size_t(storage.in_step.place)];
-        value.freed = int32_t(log_.operations.size()) - 1;
+        StepValue& value = log_->values[size_t(storage.in_step.place)];
+        value.freed = int32_t(log_->operations.size()) - 1;
         value.lent = storage.lent();
     }
 }
@@ -296,18 +297,18 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
         return;
     }
     ++depth_;
-    const auto number = int32_t(log_.operations.size());
+    const auto number = int32_t(log_->operations.size());
     unpin_all();
     arena_.memory->order(nullptr);
-    log_.operations.emplace_back();
-    StepOperation& operation = log_.operations.back();
-    operation.name = name;
+    log_->operations.emplace_back();
+    log_->operations.back().name = name;
+    uses_.clear();
     call_ = call;
     for (const auto& some : operands)
         for (const T& tensor : some) {
             const int32_t value = value_of(*tensor->storage());
-            if (std::find(operation.reads.begin(), operation.reads.end(), value) == operation.reads.end())
-                operation.reads.push_back(value);
+            std::vector<int32_t>& reads = uses_.reads;
+            if (std::find(reads.begin(), reads.end(), value) == reads.end()) reads.push_back(value);
         }
     movable_ = true;  // until the kernel of the operation begins, nobody has the address of a block
     try {
@@ -338,7 +339,7 @@ void StepBudget::pin_operands(std::initializer_list<std::span<const T>> operands
 
 /// What the plan does before this operation, and all that it reads.
 void StepBudget::bring_operands(const char* name, std::initializer_list<std::span<const T>> operands) {
-    const auto number = int32_t(log_.operations.size()) - 1;
+    const auto number = int32_t(log_->operations.size()) - 1;
     if (follows_ && !matches(number, name)) depart(text("'", name, "' is not what the plan expects"));
     if (follows_) act(plan_->before[size_t(number)]);
     for (const auto& some : operands)
@@ -358,10 +359,10 @@ void StepBudget::end_operation(bool failed) {
     const Lock lock(*this);
     if (--depth_ > 0) return;
     movable_ = false;
-    StepOperation& operation = log_.operations.back();
-    const auto number = int32_t(log_.operations.size()) - 1;
+    StepOperation& operation = log_->operations.back();
+    const auto number = int32_t(log_->operations.size()) - 1;
     operation.seconds = std::max(0.0, now() - began_ - waited_);
-    if (follows_ && (failed || workspace_.next != plan_->log->operations[size_t(number)].allocations.size()))
+    if (follows_ && (failed || workspace_.next != plan_->log->operations[size_t(number)].allocations))
         depart("it ended before it had allocated what the plan has");
     finish_log(operation);
     close_workspace();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <climits>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -23,17 +24,29 @@ struct StepAllocation {
     int32_t value = -1;
 };
 
-/// One operation of a training step as it ran. Numbers are those of values, in order of their first use.
+/// One operation of a training step as it ran; StepLog has its values and allocations.
 struct StepOperation {
     const char* name = "";
     double seconds = 0;
     double flops = 0;
     int64_t moved_bytes = 0;      ///< read and written
-    bool pure = false;            ///< may run again: it has a recipe, and wrote nothing but its results
     int64_t workspace_bytes = 0;  ///< of the caller
     int64_t piece_bytes = 0;      ///< of each thread that works on pieces of it
+    uint32_t first_value = 0, reads = 0, writes = 0, births = 0;  ///< values of the log, in this order
+    uint32_t first_allocation = 0, allocations = 0;
+    bool pure = false;  ///< may run again: it has a recipe, and wrote nothing but its results
+};
+
+/// Values and allocations of an operation that is under way. Numbers are those of values, in order of their
+/// first use.
+struct OperationUses {
     std::vector<int32_t> reads, writes, births;
     std::vector<StepAllocation> allocations;
+
+    void clear() {
+        for (auto* numbers : {&reads, &writes, &births}) numbers->clear();
+        allocations.clear();
+    }
 };
 
 constexpr int32_t never = INT32_MAX;
@@ -48,9 +61,27 @@ struct StepValue {
     int64_t truths = 0;  ///< elements of a mask, a byte each; 0: it is none
 };
 
+/// Steps of recurrent networks have many operations, so the rows of all of them are in few blocks of memory.
 struct StepLog {
-    std::vector<StepOperation> operations;
+    std::deque<StepOperation> operations;
     std::vector<StepValue> values;
+    std::vector<int32_t> used_values;
+    std::vector<StepAllocation> all_allocations;
+
+    std::span<const int32_t> reads(const StepOperation& one) const {
+        return {used_values.data() + one.first_value, one.reads};
+    }
+    std::span<const int32_t> writes(const StepOperation& one) const {
+        return {reads(one).data() + one.reads, one.writes};
+    }
+    std::span<const int32_t> births(const StepOperation& one) const {
+        return {writes(one).data() + one.writes, one.births};
+    }
+    std::span<const StepAllocation> allocations(const StepOperation& one) const {
+        return {all_allocations.data() + one.first_allocation, one.allocations};
+    }
+    /// Add what the last operation used.
+    void close(const OperationUses& uses);
 };
 
 /// One thing that a plan has done between operations.
@@ -104,7 +135,8 @@ class StepBudget final : public Counted {
     void begin(int64_t room, std::shared_ptr<const StepPlan> plan);
     void end();
 
-    const StepLog& log() const { return log_; }
+    /// The record of the step that goes on, or of the last one, which nothing changes any more.
+    std::shared_ptr<const StepLog> log() const { return log_; }
     const StepReport& report() const { return report_; }
     int64_t capacity() const { return arena_.ranges.capacity(); }
     int64_t used_bytes() const { return arena_.ranges.used_bytes(); }
@@ -229,7 +261,7 @@ class StepBudget final : public Counted {
     void compact();
     void log_allocation(Storage& storage, int64_t nbytes, bool in_piece);
     void finish_log(StepOperation& operation);
-    void name_births(StepOperation& operation);
+    void name_births();
     void measure_workspace(StepOperation& operation);
     void note_masks(const Call& call);
     void keep_recipe(const Call& call, int32_t operation);
@@ -274,7 +306,8 @@ class StepBudget final : public Counted {
     std::recursive_mutex mutex_;
     int locks_ = 0;
     std::vector<Storage*> residents_, filed_, moving_;
-    StepLog log_;
+    std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
+    OperationUses uses_;  ///< of the operation that is under way
     int64_t room_ = 0;
     std::shared_ptr<const StepPlan> plan_;
     bool follows_ = false;

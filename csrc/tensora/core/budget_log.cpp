@@ -5,11 +5,24 @@
 
 namespace accelera::tensora {
 
+void StepLog::close(const OperationUses& uses) {
+    StepOperation& operation = operations.back();
+    operation.first_value = uint32_t(used_values.size());
+    operation.reads = uint32_t(uses.reads.size());
+    operation.writes = uint32_t(uses.writes.size());
+    operation.births = uint32_t(uses.births.size());
+    for (const auto* values : {&uses.reads, &uses.writes, &uses.births})
+        used_values.insert(used_values.end(), values->begin(), values->end());
+    operation.first_allocation = uint32_t(all_allocations.size());
+    operation.allocations = uint32_t(uses.allocations.size());
+    all_allocations.insert(all_allocations.end(), uses.allocations.begin(), uses.allocations.end());
+}
+
 int32_t StepBudget::value_of(Storage& storage) {
     if (storage.in_step.record == step_) return storage.in_step.place;
-    const auto number = int32_t(log_.values.size());
+    const auto number = int32_t(log_->values.size());
     storage.in_step = {step_, number};
-    log_.values.push_back({storage.block_bytes(), -1, never, owns(storage)});
+    log_->values.push_back({storage.block_bytes(), -1, never, owns(storage)});
     held_.push_back({&storage, nullptr});
     producers_.push_back(-1);
     return number;
@@ -18,7 +31,7 @@ int32_t StepBudget::value_of(Storage& storage) {
 void StepBudget::note_write(Storage& storage) {
     const Lock lock(*this);
     if (depth_ != 1) return;
-    log_.operations.back().writes.push_back(value_of(storage));
+    uses_.writes.push_back(value_of(storage));
 }
 
 void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece) {
@@ -30,9 +43,8 @@ void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece)
         slot = 1 + int(known - threads_.begin());
         if (known == threads_.end()) threads_.push_back(id);
     }
-    StepOperation& operation = log_.operations.back();
-    house.allocation = int32_t(operation.allocations.size());
-    operation.allocations.push_back({nbytes, -1});
+    house.allocation = int32_t(uses_.allocations.size());
+    uses_.allocations.push_back({nbytes, -1});
     events_.push_back({slot, house.allocation});
     born_.push_back(&storage);
     pin(storage);
@@ -40,25 +52,26 @@ void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece)
 
 /// What was allocated in the operation and is there still are its values; the rest was its workspace.
 void StepBudget::finish_log(StepOperation& operation) {
-    name_births(operation);
+    name_births();
     measure_workspace(operation);
     if (call_) {
         operation.flops = cost_of(*call_).flops;
         note_masks(*call_);
     }
-    for (const auto* values : {&operation.reads, &operation.births})
-        for (const int32_t value : *values) operation.moved_bytes += log_.values[size_t(value)].nbytes;
-    operation.pure = call_ && operation.writes.empty() && int(operation.births.size()) == call_->op.outputs;
+    for (const auto* values : {&uses_.reads, &uses_.births})
+        for (const int32_t value : *values) operation.moved_bytes += log_->values[size_t(value)].nbytes;
+    operation.pure = call_ && uses_.writes.empty() && int(uses_.births.size()) == call_->op.outputs;
+    log_->close(uses_);
 }
 
-void StepBudget::name_births(StepOperation& operation) {
+void StepBudget::name_births() {
     std::sort(born_.begin(), born_.end(),
               [](Storage* a, Storage* b) { return a->house()->allocation < b->house()->allocation; });
     for (Storage* storage : born_) {
         const int32_t value = value_of(*storage);
-        log_.values[size_t(value)].born = int32_t(log_.operations.size()) - 1;
-        operation.births.push_back(value);
-        operation.allocations[size_t(storage->house()->allocation)].value = value;
+        log_->values[size_t(value)].born = int32_t(log_->operations.size()) - 1;
+        uses_.births.push_back(value);
+        uses_.allocations[size_t(storage->house()->allocation)].value = value;
         storage->house()->allocation = -1;
     }
     born_.clear();
@@ -66,7 +79,7 @@ void StepBudget::name_births(StepOperation& operation) {
 
 /// Its size is that of the sequence of its blocks, each laid into the first gap.
 void StepBudget::measure_workspace(StepOperation& operation) {
-    std::vector<StepAllocation>& all = operation.allocations;
+    std::vector<StepAllocation>& all = uses_.allocations;
     std::vector<int> slots(all.size(), 0);
     constexpr int64_t endless = int64_t(1) << 60;
     std::vector<AddressRanges> ranges(threads_.size() + 1, AddressRanges(endless));
@@ -98,8 +111,8 @@ void StepBudget::note_masks(const Call& call) {
     for (int i = 0; i < call.op.outputs; ++i) {
         const T& made = call.out[size_t(i)];
         if (!made || made->dtype() != DType::bool_ || !made->storage()->house()) continue;
-        StepValue& value = log_.values[size_t(value_of(*made->storage()))];
-        if (value.born == int32_t(log_.operations.size()) - 1 && made->storage()->nbytes() == made->size())
+        StepValue& value = log_->values[size_t(value_of(*made->storage()))];
+        if (value.born == int32_t(log_->operations.size()) - 1 && made->storage()->nbytes() == made->size())
             value.truths = made->size();
     }
 }

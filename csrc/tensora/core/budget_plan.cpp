@@ -10,25 +10,25 @@ void StepBudget::depart(const std::string& why) {
     if (!follows_) return;
     follows_ = false;
     settle_transfers();
-    report_.departure = text("operation ", log_.operations.size(), ": ", why);
+    report_.departure = text("operation ", log_->operations.size(), ": ", why);
 }
 
 bool StepBudget::matches(int32_t operation, const char* name) const {
     if (size_t(operation) >= plan_->log->operations.size()) return false;
     const StepOperation& planned = plan_->log->operations[size_t(operation)];
-    return std::strcmp(planned.name, name) == 0 && planned.reads == log_.operations.back().reads;
+    return std::strcmp(planned.name, name) == 0 &&
+           std::ranges::equal(plan_->log->reads(planned), uses_.reads);
 }
 
 int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
     if (workspace_.operation < 0) return -1;
     if (in_piece) return place_in_workspace(house, nbytes, true);
-    const StepOperation& planned = plan_->log->operations[size_t(workspace_.operation)];
-    if (workspace_.next >= planned.allocations.size() ||
-        planned.allocations[workspace_.next].nbytes != nbytes) {
+    const auto planned = plan_->log->allocations(plan_->log->operations[size_t(workspace_.operation)]);
+    if (workspace_.next >= planned.size() || planned[workspace_.next].nbytes != nbytes) {
         depart(text(nbytes, " bytes were allocated that the plan does not have"));
         return -1;
     }
-    const StepAllocation& wanted = planned.allocations[workspace_.next++];
+    const StepAllocation& wanted = planned[workspace_.next++];
     if (wanted.value < 0) return place_in_workspace(house, nbytes, false);
     if (!follows_) return -1;
     int64_t place = -1;

@@ -17,7 +17,7 @@ void StepBudget::keep_recipe(const Call& call, int32_t operation) {
     recipe.inputs.reserve(call.in.size());
     for (const T& input : call.in) {
         Storage& storage = *input->storage();
-        const bool outside = !owns(storage) || log_.values[size_t(value_of(storage))].born < 0;
+        const bool outside = !owns(storage) || log_->values[size_t(value_of(storage))].born < 0;
         recipe.inputs.push_back({value_of(storage), forms_.number_of(input->layout()),
                                  outside ? Ref<Storage>(&storage) : Ref<Storage>(), input->dtype()});
     }

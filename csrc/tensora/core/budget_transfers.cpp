@@ -139,7 +139,7 @@ void StepBudget::enter(Storage& storage, bool complete) {
     int64_t place = take_planned(storage.block_bytes());
     if (place < 0) place = place_anywhere(storage.block_bytes());
     house.place = place;
-    house.last_use = int64_t(log_.operations.size());
+    house.last_use = int64_t(log_->operations.size());
     house.index = int32_t(residents_.size());
     residents_.push_back(&storage);
     storage.move(arena_.at(place), complete);

@@ -98,12 +98,20 @@ class StepPlans(PlanFrontier):
 
     def __init__(self, steps: Any, device: str) -> None:
         self._log = steps.log()
-        self.columns: dict[str, Any] = self._log.columns()
-        seconds = operation_seconds(self.columns, device)
+        columns = self.columns
+        seconds = operation_seconds(columns, device)
         self.seconds = float(seconds.sum())
         spill = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
-        super().__init__(_step_graph(self.columns, seconds), spill, LEAST_BYTES)
+        graph = _step_graph(columns, seconds)
+        del columns, seconds  # the search of plans needs their memory
+        super().__init__(graph, spill, LEAST_BYTES)
         self._prepared: tuple[int, Any] = (-1, None)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The record of the step by columns; made anew each time, as they take as much memory as it."""
+        columns: dict[str, Any] = self._log.columns()
+        return columns
 
     def prepare(self, plan: StepPlan) -> Any:
         """Return a plan in the form that steps follow."""
@@ -114,7 +122,7 @@ class StepPlans(PlanFrontier):
 
     def tensors(self, plan: StepPlan) -> list[TensorFate]:
         """Return what a plan does with each tensor that may leave, in order of their operations."""
-        fates = bytearray(plan.fates)
+        fates, columns = bytearray(plan.fates), self.columns
         rows = []
         for i, (value, _, _) in enumerate(self.graph.gaps(LEAST_BYTES)):
             fate, seconds = fates[i], 0.0
@@ -122,8 +130,8 @@ class StepPlans(PlanFrontier):
                 fates[i] = 0
                 seconds = max(0.0, plan.seconds - self.graph.added_seconds(*self._costs, bytes(fates)))
                 fates[i] = fate
-            operation = self.columns["names"][self.columns["born"][value]]
-            rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
+            operation = columns["names"][columns["born"][value]]
+            rows.append(TensorFate(operation, columns["nbytes"][value], FATES[fate], seconds))
         return rows
 
 

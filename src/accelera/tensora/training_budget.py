@@ -221,8 +221,8 @@ class TrainingBudget:
             self._keep_plans(now.key)
 
     def _keep_plans(self, key: Any) -> None:
+        self._plans.pop(key, None)  # makes room for the new ones
         plans = self._plans[key] = StepPlans(self._steps, self.device)
-        self._plans.move_to_end(key)
         while len(self._plans) > _MOST_PLANS:
             self._plans.popitem(last=False)
         # Laid out here, where the arena is empty: the next step begins without a search for memory.
