@@ -15,7 +15,7 @@ from accelera.engine.operands import broadcast_shape, matmul_shape
 from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, STRIDED, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
-from accelera.stores import Store, is_mapped
+from accelera.stores import Store, has_whole_strides, is_mapped
 from accelera.units import format_bytes
 
 
@@ -31,7 +31,10 @@ def in_memory(operand: Any) -> torch.Tensor | None:
             )
         return operand.detach() if operand.requires_grad else operand
     if isinstance(operand, list) or (
-        isinstance(operand, np.ndarray) and not isinstance(operand, np.memmap) and operand.dtype.isnative
+        isinstance(operand, np.ndarray)
+        and not isinstance(operand, np.memmap)
+        and operand.dtype.isnative
+        and has_whole_strides(operand)
     ):
         return to_tensor(operand)
     return None

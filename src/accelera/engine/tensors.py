@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from accelera.errors import DTypeError
-from accelera.stores import plain_array
+from accelera.stores import has_whole_strides, plain_array
 
 if TYPE_CHECKING:
     import torch as torch
@@ -88,7 +88,7 @@ def _from_array(given: np.ndarray[Any, Any]) -> torch.Tensor:
     try:
         return torch.from_numpy(array) if array.flags.writeable else _from_read_only(array)
     except (TypeError, ValueError) as error:
-        if min(array.strides, default=0) < 0:
+        if min(array.strides, default=0) < 0 or not has_whole_strides(array):
             return _from_array(array.copy())
         raise DTypeError(
             f"[Matrix] no Matrix holds elements of NumPy's {array.dtype}; convert it with astype"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from accelera._native import STAGING_BYTES_PER_THREAD
-from accelera.stores.array import ArrayOutput, ArrayStore, plain_array
+from accelera.stores.array import ArrayOutput, ArrayStore, has_whole_strides, plain_array
 from accelera.stores.contract import Layout, OutputStore, Store, StoreView
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
@@ -60,6 +60,7 @@ __all__ = [
     "check_shape",
     "create_store",
     "disk_folder",
+    "has_whole_strides",
     "inner_region",
     "is_foreign",
     "is_in_memory",

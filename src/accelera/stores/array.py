@@ -64,9 +64,9 @@ class ArrayStore(Store):
         return Layout.of_strides(self.shape, self._open("layout").strides, self.dtype.itemsize)
 
     def resident(self) -> np.ndarray[Any, Any] | None:
-        """Return the array itself; None in the other byte order."""
+        """Return the array itself; None in the other byte order, and between the fields of records."""
         array = self._open("resident")
-        return None if self._swapped else array
+        return None if self._swapped or not has_whole_strides(array) else array
 
     def close(self) -> None:
         """Let go of the array."""
@@ -89,6 +89,12 @@ def plain_array(op: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         )
     plain: np.ndarray[Any, Any] = array.view(np.ndarray) if type(array) is not np.ndarray else array
     return plain
+
+
+def has_whole_strides(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether neighbours lie whole elements apart; those of a field of records may not."""
+    steps = zip(array.strides, array.shape, strict=True)
+    return bool(array.flags.aligned) and all(step % array.itemsize == 0 for step, size in steps if size > 1)
 
 
 def _move(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], swap: bool) -> None:

@@ -130,3 +130,10 @@ class ChunkedStore(Store):
     def close(self) -> None:
         """Let go of the array."""
         self._array = None
+
+    def __reduce__(self) -> Any:
+        """Pickle as something to be opened again; raises StoreError where that is not possible."""
+        self._open("pickle")
+        raise StoreError(
+            f"[pickle] {self.name} is open for writing, or in memory only; send the path of its file"
+        )

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreFormatError
+from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory import host_memory
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
@@ -385,6 +385,9 @@ class OutputStore(Store):
     def partial(self) -> Path | None:
         """Where the bytes are until ``commit`` moves them; None where they do not move."""
         return None
+
+    def __reduce__(self) -> Any:
+        raise StoreError(f"[pickle] {self.name} is the result of a run; send the path of the complete result")
 
     @abc.abstractmethod
     def commit(self) -> None:

@@ -6,10 +6,11 @@ import errno
 import os
 import stat
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 
@@ -85,8 +86,18 @@ class Placement:
         return self.offset + sum(last) + self.dtype.itemsize
 
 
-_HEADER_START_BYTES = 512
-"""Bytes of the header that a run compares with those at opening before it starts."""
+_LONGEST_HEADER = 1 << 20
+"""Bytes before the elements that are compared with those at opening before a run starts."""
+
+
+class _OpenedFile(NamedTuple):
+    """Facts about a file when it was opened."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    header: int
+    """Checksum of the bytes before the elements; 0 for a file without a header."""
 
 
 @final
@@ -122,9 +133,7 @@ class FlatFile(Store):
         self._descriptors = [descriptor]
         self._close = weakref.finalize(self, _close_all, self._descriptors)
         self._check_size()
-        self._header_start = b""
-        if header and not writable:
-            self._header_start = read_at(descriptor, min(placement.offset, _HEADER_START_BYTES))
+        self._opened_as = self._facts()
         self.use_direct(direct)
 
     def _check_size(self) -> None:
@@ -136,13 +145,51 @@ class FlatFile(Store):
                 f"{self.placement.offset} ends at {self.placement.end}; it is cut off, or its shape is wrong"
             )
 
+    def _facts(self) -> _OpenedFile:
+        status = os.fstat(self._descriptor)
+        start = (
+            read_at(self._descriptor, min(self.placement.offset, _LONGEST_HEADER)) if self._header else b""
+        )
+        return _OpenedFile(status.st_size, status.st_mtime_ns, _inode_of(self.path), zlib.crc32(start))
+
     def require_current(self) -> None:
-        """Raise StoreChangedError when the file was rewritten with another header since it was opened."""
-        expected, descriptor = self._header_start, self._open("require_current")
-        if expected and read_at(descriptor, len(expected)) != expected:
-            raise StoreChangedError(
-                f"[read] {self.name} was rewritten with another header since it was opened; open it again"
+        """Raise StoreChangedError when the file is not the one that was opened, or has another header.
+
+        Elements that were rewritten in place under the same header are read as they are now.
+        """
+        descriptor, expected = self._open("require_current"), self._opened_as
+        if self._writable:
+            return
+        status, inode = os.fstat(descriptor), _inode_of(self.path)
+        if inode not in (0, expected.inode):
+            self._refuse_changed("was replaced by another file")
+        if (status.st_size, status.st_mtime_ns) == (expected.size, expected.mtime_ns):
+            return
+        if status.st_size < self.placement.end or (not self._header and status.st_size != expected.size):
+            self._refuse_changed(f"has {status.st_size} bytes instead of {expected.size}")
+        if self._facts().header != expected.header:
+            self._refuse_changed("was rewritten with another header")
+
+    def _refuse_changed(self, how: str) -> NoReturn:
+        raise StoreChangedError(f"[read] {self.name} {how} since it was opened; open it again")
+
+    def __reduce__(self) -> Any:
+        """Pickle as a file to be opened again, in this or in another process.
+
+        Raises StoreError for a store that is closed or open for writing.
+        """
+        self._open("pickle")
+        if self._writable:
+            raise StoreError(f"[pickle] {self.name} is open for writing; send its path")
+        self.require_current()
+        path = Path(os.path.abspath(self.path))
+        if _inode_of(path) != self._opened_as.inode:
+            raise StoreError(
+                f"[pickle] {self.name} is relative to another folder than the current one; open it by its "
+                "absolute path"
             )
+        direct = self._direct
+        return _open_sent, (path, self.placement, self._header, direct, self._opened_as)
 
     def _open(self, op: str) -> int:
         if not self._close.alive:
@@ -272,6 +319,26 @@ class FlatFile(Store):
     def close(self) -> None:
         """Close the descriptor."""
         self._close()
+
+
+def _open_sent(
+    path: Path, placement: Placement, header: int, direct: bool | None, expected: _OpenedFile
+) -> FlatFile:
+    """Return the store of a file that a pickled one names; raises StoreChangedError for another file."""
+    store = FlatFile(path, open_descriptor(path), placement, header=header, direct=direct)
+    found = store._opened_as
+    if (found.size, found.header) != (expected.size, expected.header):
+        store.close()
+        raise StoreChangedError(f"[unpickle] {path} is not the file that was sent; open it again")
+    return store
+
+
+def _inode_of(path: Path) -> int:
+    """Return the number of the file of that name; 0 without one."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def _open_direct(descriptor: int, writable: bool) -> int:

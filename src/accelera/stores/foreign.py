@@ -148,6 +148,10 @@ class DaskStore(ChunkedStore):
         chunks: Borders = self._open("read").chunks
         return chunks
 
+    def __reduce__(self) -> Any:
+        """Pickle as dask pickles its arrays."""
+        return DaskStore, (self._open("pickle"),)
+
     def fingerprint(self) -> Mapping[str, Any]:
         """Return dask's name for the computation, which tells its inputs apart as far as dask does."""
         return {"kind": "dask", "name": self._open("fingerprint").name}
@@ -165,6 +169,10 @@ class XarrayStore(ChunkedStore):
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
         _copy_same_shape(out, np.asarray(array[part].values), self.name)
+
+    def __reduce__(self) -> Any:
+        """Pickle as xarray pickles its variables: the file is opened again."""
+        return XarrayStore, (self._open("pickle"), self.name)
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return size, time and inode of the file that the variable comes from; None where it names none."""

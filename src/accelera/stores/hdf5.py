@@ -6,6 +6,7 @@ library, chunk by chunk. A result is a new file with one dataset without chunks.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import zlib
@@ -17,7 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.atomic import sync
-from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
+from accelera.errors import DTypeError, StoreChangedError, StoreError, StoreFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.contract import Store
@@ -96,6 +97,8 @@ class H5Store(ChunkedStore):
         super().__init__(dataset, name, dataset.chunks or None, writable=dataset.file.mode == "r+")
         self._file = file
         """The file, where it was opened here and is to be closed here."""
+        is_growing = self._writable or dataset.file.swmr_mode
+        self._opened_as = None if is_growing else self.fingerprint()
 
     def _open(self, op: str) -> Any:
         dataset = super()._open(op)
@@ -119,8 +122,16 @@ class H5Store(ChunkedStore):
     def cache_bytes(self) -> int:
         """Decoded chunks that the library keeps of this dataset until its file is closed."""
         dataset = self._open("cache_bytes")
-        cached: int = dataset.id.get_access_plist().get_chunk_cache()[1]
-        return min(cached, self.nbytes) if dataset.chunks else 0
+        with _failures_reported("cache_bytes", self.name):
+            cached: int = dataset.id.get_access_plist().get_chunk_cache()[1]
+            return min(cached, self.nbytes) if dataset.chunks else 0
+
+    def require_current(self) -> None:
+        """Raise StoreChangedError when the file is another than when the dataset was opened for reading."""
+        if self._opened_as is not None and self.fingerprint() != self._opened_as:
+            raise StoreChangedError(
+                f"[read] {self.name} was written or replaced since it was opened; open it again"
+            )
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return size, modification time and inode of the file, and which dataset it is.
@@ -128,10 +139,12 @@ class H5Store(ChunkedStore):
         None for a file that lies in memory.
         """
         dataset = self._open("fingerprint")
-        if self._writable:
-            dataset.file.flush()
+        with _failures_reported("fingerprint", self.name):
+            if self._writable:
+                dataset.file.flush()
+            file, name = dataset.file.filename, dataset.name
         try:
-            status = os.stat(dataset.file.filename)
+            status = os.stat(file)
         except OSError:
             return None
         return {
@@ -139,29 +152,65 @@ class H5Store(ChunkedStore):
             "size": status.st_size,
             "mtime_ns": status.st_mtime_ns,
             "inode": status.st_ino,
-            "dataset": dataset.name,
+            "dataset": name,
             "dtype": str(self.dtype),
             "shape": list(self.shape),
         }
 
     def sample(self) -> int | None:
         """Return a checksum of some kilobytes spread over the file; None for one that lies in memory."""
-        path = Path(os.fsdecode(self._open("sample").file.filename))
-        return sample_of_file(path) if path.is_file() else None
+        dataset = self._open("sample")
+        with _failures_reported("sample", self.name):
+            path = Path(os.fsdecode(dataset.file.filename))
+            return sample_of_file(path) if path.is_file() else None
+
+    def __reduce__(self) -> Any:
+        """Pickle as a dataset to be opened again, in this or in another process.
+
+        Raises StoreError for a dataset that is closed, open for writing, or in no file.
+        """
+        dataset = self._open("pickle")
+        with _failures_reported("pickle", self.name):
+            path = Path(os.path.abspath(os.fsdecode(dataset.file.filename)))
+        if self._writable or not path.is_file():
+            return super().__reduce__()
+        self.require_current()
+        return _open_sent, (path, dataset.name, self._file is None, self._opened_as)
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
         dataset = self._open("flush")
-        dataset.file.flush()
-        path = Path(os.fsdecode(dataset.file.filename))
-        if path.is_file():
-            sync(path)
+        with _failures_reported("flush", self.name):
+            dataset.file.flush()
+            path = Path(os.fsdecode(dataset.file.filename))
+            if path.is_file():
+                sync(path)
 
     def close(self) -> None:
         """Let go of the dataset, and close the file where it was opened here."""
         super().close()
         if self._file is not None:
-            self._file.close()
+            with _failures_reported("close", self.name):
+                self._file.close()
+
+
+def _open_sent(path: Path, name: str, by_caller: bool, expected: Mapping[str, Any] | None) -> H5Store:
+    """Return the store of a dataset that a pickled one names; raises StoreChangedError for another one.
+
+    Links to other files were followed ``by_caller``, or not at all.
+    """
+    file = _opened(path)
+    try:
+        if not by_caller:
+            _refuse_external_links(path, file, name)
+        store = H5Store(_selected(path, file, name), file)
+        found = store.fingerprint()
+        if found is None or expected is None or found["size"] != expected["size"]:
+            raise StoreChangedError(f"[unpickle] {path} is not the file that was sent; open it again")
+    except BaseException:
+        file.close()
+        raise
+    return store
 
 
 def check_dataset(dataset: Any) -> None:
@@ -265,7 +314,41 @@ def h5py_library() -> Any:
 def _opened(path: Path) -> Any:
     library = h5py_library()
     with _library_errors(f"[open_store] {path} is not a sound HDF5 file"):
-        return library.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+        try:
+            return library.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+        except OSError as error:
+            if not _is_in_use(error):
+                raise
+            raise StoreError(
+                f"[open_store] {path} is open for writing elsewhere, or its writer was killed ({error}). "
+                "Wait until the writer has closed it; of a file in SWMR mode, give a dataset of "
+                "h5py.File(path, 'r', swmr=True); after a killed writer, run h5clear -s"
+            ) from error
+
+
+def _is_in_use(error: OSError) -> bool:
+    """Return whether the library refuses a file because of a lock, or of the mark that a writer sets."""
+    text = str(error)
+    return "unable to lock" in text or "already open for" in text
+
+
+@contextmanager
+def _failures_reported(op: str, name: str) -> Iterator[None]:
+    """Turn what the library or the system raises while an open dataset is used into StoreError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # h5py raises OSError, RuntimeError, ValueError, KeyError and TypeError
+        raise StoreError(f"[{op}] {name}: {error}; {_remedy(error)}") from error
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    full = any(os.strerror(code) in text for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    return (
+        "the disk or a quota is full: free some space" if full else "check the disk, and open the file again"
+    )
 
 
 @contextmanager
@@ -273,6 +356,8 @@ def _library_errors(what: str) -> Iterator[None]:
     """Turn what the library raises for names and files that it cannot take into StoreFormatError."""
     try:
         yield
+    except StoreError:
+        raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, UnicodeError) as error:
         raise StoreFormatError(f"{what}: {error}") from error
 

@@ -34,6 +34,7 @@ from accelera.stores.flatoutput import check_folder, claim, require_writable
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.viewing import Viewing
+from accelera.stores.zarrgroups import DIMENSIONS, array_before, refresh_consolidated
 from accelera.stores.zarrstore import METADATA, ZarrStore, is_array_folder, open_array, zarr_library
 from accelera.units import format_bytes
 
@@ -175,6 +176,7 @@ class ZarrOutput(OutputStore):
             self._release()
         remove_leftovers(self.path)
         self._is_published = True
+        refresh_consolidated(self.path)
         with contextlib.suppress(StoreError):  # another run may already have replaced it
             self._store = self._target.reopened()
 
@@ -270,13 +272,19 @@ def _create_array(target: Target) -> Any:
         )
     for entry in target.partial.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    older = array_before(target.path)
+    zarr_format = older.zarr_format
+    named = older.names_for(len(target.shape))
     return zarr_library().create_array(
         store=str(target.partial),
         shape=target.shape,
         dtype=target.dtype.name,
         chunks=chunk,
-        compressors=compressors_of(target.codec),
+        compressors=compressors_of(target.codec, zarr_format),
         fill_value=0,
+        zarr_format=zarr_format,
+        dimension_names=named if zarr_format == 3 else None,
+        attributes={DIMENSIONS: named} if named and zarr_format == 2 else None,
         config={"write_empty_chunks": True},
     )
 
@@ -299,19 +307,23 @@ def _open_partial(target: Target) -> Any:
     return array
 
 
-def compressors_of(codec: str | None) -> Any:
+def compressors_of(codec: str | None, zarr_format: int = 3) -> Any:
     """Return the library's compressor for a name such as ``"zstd"`` or ``"gzip:6"``; None for none.
 
     Raises UnknownNameError for another name, ArgumentError for a level that it does not have.
     """
     if codec in (None, "none"):
         return None
-    from zarr import codecs
-
     name, mark, level = str(codec).partition(":")
     if name not in _CODECS:
         raise UnknownNameError.among("codec", name, ["none", *_CODECS])
     kind, fixed, amount = _CODECS[name]
+    if zarr_format == 2:
+        import numcodecs as codecs
+
+        kind = kind.removesuffix("Codec").replace("Gzip", "GZip")
+    else:
+        from zarr import codecs
     try:
         return getattr(codecs, kind)(**fixed, **{amount: int(level) if mark else _DEFAULT_LEVEL})
     except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.atomic import sync
-from accelera.errors import BackendMissingError, StoreChangedError, StoreFormatError
+from accelera.errors import BackendMissingError, StoreChangedError, StoreError, StoreFormatError
 from accelera.extras import needed_for
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
@@ -135,6 +135,23 @@ class ZarrStore(ChunkedStore):
                 f"[read] {self.name} has other metadata than when it was opened; open it again"
             )
 
+    def __reduce__(self) -> Any:
+        """Pickle as an array to be opened again, in this or in another process.
+
+        Raises StoreError for an array that is closed, open for writing, or in no folder.
+        """
+        self._open("pickle")
+        if self.path is None or self._writable:
+            return super().__reduce__()
+        self.require_current()
+        path = Path(os.path.abspath(self.path))
+        if not path.is_dir() or _metadata(path) != self._opened_metadata:
+            raise StoreError(
+                f"[pickle] {self.name} is relative to another folder than the current one; open it by its "
+                "absolute path"
+            )
+        return _open_sent, (path, self._opened_metadata)
+
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
 
@@ -193,6 +210,15 @@ class ZarrStore(ChunkedStore):
         for folder in {each for file in files for each in file.parents if len(each.parts) >= within}:
             with contextlib.suppress(FileNotFoundError):
                 sync(folder)
+
+
+def _open_sent(path: Path, metadata: bytes) -> ZarrStore:
+    """Return the store of a folder that a pickled one names; raises StoreChangedError for another array."""
+    store = ZarrStore(path, open_array(path, "r"))
+    if store._opened_metadata != metadata:
+        store.close()
+        raise StoreChangedError(f"[unpickle] {path} is not the array that was sent; open it again")
+    return store
 
 
 def open_zarr_object(array: Any) -> ZarrStore:

@@ -1,0 +1,121 @@
+"""Failures of HDF5 files that are open are StoreErrors with the reason; only damage is called damage."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accelera import AcceleraError, MatrixEngine, open_store
+from accelera.errors import StoreError, StoreFormatError
+from tests.architecture.repository import run_python
+
+h5py: Any = pytest.importorskip("h5py")
+
+WRITER = """
+import h5py, numpy as np, sys
+file = h5py.File(sys.argv[1], "w", libver="latest")
+file.create_dataset("x", data=np.ones((50, 20)), chunks=(10, 20), maxshape=(None, 20))
+file.flush()
+if sys.argv[2] == "swmr":
+    file.swmr_mode = True
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "killed":
+    import os
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("mode", ["plain", "swmr"])
+def test_a_file_that_another_process_writes_is_not_called_damaged(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.h5"
+    command = [sys.executable, "-c", WRITER, str(path), mode]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        with pytest.raises(StoreError, match="open for writing elsewhere.*swmr=True") as refused:
+            open_store(f"{path}::x")
+        if mode == "swmr":
+            with h5py.File(path, "r", swmr=True) as file:
+                assert MatrixEngine("cpu", enable_progress=False).sum(file["x"]) == 1000
+        writer.communicate("\n", timeout=60)
+    assert not isinstance(refused.value, StoreFormatError)
+    assert open_store(f"{path}::x").to_numpy().sum() == 1000
+
+
+def test_a_damaged_file_is_still_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "d.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(500))
+    with pytest.raises(StoreFormatError, match="not a sound HDF5 file"):
+        open_store(tmp_path / "d.h5")
+
+
+FULL_DISK = """
+import os, resource, signal, sys, warnings
+warnings.simplefilter("ignore")
+import h5py, numpy as np
+from accelera import MatrixEngine
+from accelera.errors import StoreError
+engine = MatrixEngine("cpu", enable_progress=False)
+a = np.random.default_rng(0).standard_normal((1200, 1100))
+np.save("a.npy", a)
+options = {"chunks": (100, 100)} if sys.argv[2] == "chunked" else {}
+file = h5py.File("o.h5", "w")
+target = file.create_dataset("x", shape=(1200, 1100), dtype="f8", **options)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
+work = {
+    "copy": lambda: engine.copy("a.npy", target, budget="64MiB"),
+    "expression": lambda: engine.evaluate(engine.array("a.npy") * 2, target),
+    "product": lambda: engine.matmul("a.npy", np.eye(1100), out=target),
+}[sys.argv[1]]
+try:
+    work()
+    outcome = "no error"
+except StoreError as error:
+    outcome = f"StoreError {error}"
+except BaseException as error:
+    outcome = type(error).__name__
+print(outcome, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["chunked", "contiguous"])
+@pytest.mark.parametrize("operation", ["copy", "expression", "product"])
+def test_a_full_disk(operation: str, kind: str, tmp_path: Path) -> None:
+    ran = run_python("-c", FULL_DISK, operation, kind, cwd=tmp_path)
+    assert ran.stdout.startswith("StoreError"), ran.stdout + ran.stderr
+    assert "o.h5::/x" in ran.stdout
+
+
+FAILURES = [OSError(5, "Input/output error"), RuntimeError("unspecified"), KeyError("x"), ValueError("no")]
+USES: dict[str, Callable[[Any], Any]] = {
+    "flush": lambda store: store.flush(),
+    "fingerprint": lambda store: store.fingerprint(),
+    "read": lambda store: store.to_numpy(),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("use", USES)
+def test_whatever_the_library_raises(
+    use: str, failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise failure
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        store = open_store(file.create_dataset("x", data=np.ones((8, 8)), chunks=(4, 4)))
+        with monkeypatch.context() as patch:
+            for name in ("flush",):
+                patch.setattr(h5py.File, name, fail)
+            for name in ("read_direct", "__getitem__"):
+                patch.setattr(h5py.Dataset, name, fail)
+            with pytest.raises(AcceleraError, match="x"):
+                USES[use](store)
