@@ -68,8 +68,9 @@ NEW: dict[str, np.ndarray[Any, Any]] = {
 }
 
 
+# The library locks files that it has open, so that nobody writes those of "hdf5 chunks" meanwhile.
 @pytest.mark.parametrize("change", NEW)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "hdf5 chunks"])
 def test_a_file_written_anew(name: str, change: str, tmp_path: Path) -> None:
     file, write, options = FORMATS[name]
     path = tmp_path / file

@@ -33,10 +33,11 @@ def group_with(folder: Path, zarr_format: int, inner: str, *, consolidated: bool
     return path
 
 
-@pytest.mark.parametrize(
-    "values", [np.full((20, 30), 8, "f4"), np.full((7, 5), 8, "f8"), np.full(4, 8, "i4")]
-)
-@pytest.mark.parametrize("name", ["speed", "new"])
+VALUES = [np.full((20, 30), 8, "f4"), np.full((7, 5), 8, "f8"), np.full(4, 8, "i4")]
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("name", ["speed", "new.zarr"])
 @pytest.mark.parametrize("inner", ["", "ocean"])
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("zarr_format", [2, 3])

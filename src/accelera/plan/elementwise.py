@@ -173,6 +173,8 @@ _STEP_S = 4e-4
 """Seconds that a step takes besides its moves and its arithmetic: threads wake one another."""
 _DURABLE_S = 2e-3
 """Seconds until a block of a result in a file, and its line in the journal, are durable."""
+_CHUNK_S = 4e-4
+"""Seconds that the library of a chunked array takes for each chunk besides moving its bytes."""
 _RECORD_BYTES = 512
 """Bytes that the run records for each access to come."""
 
@@ -355,8 +357,8 @@ def _seconds(steps: ElementwiseSteps, window: int, cost: CostModel) -> float:
     """Return a rough time: the slowest of arithmetic, reads and writes, plus what cannot overlap."""
     problem = steps.problem
     compute = math.prod(problem.shape) * problem.seconds_per_element
-    reads = sum(_moved_s(steps, index, cost.read_s) for index in range(len(problem.leaves)))
-    writes = _moved_s(steps, len(problem.leaves), cost.write_s)
+    reads = sum(_read_s(steps, index, cost) for index in range(len(problem.leaves)))
+    writes = _write_s(steps, len(problem.leaves), cost)
     if problem.result.tier == "disk":
         writes += steps.distinct(len(problem.leaves)) * _DURABLE_S
     beside = steps.count * _STEP_S
@@ -365,13 +367,26 @@ def _seconds(steps: ElementwiseSteps, window: int, cost: CostModel) -> float:
     return max(compute, reads, writes) + (reads + writes) / max(steps.count, 1) + beside
 
 
-def _moved_s(steps: ElementwiseSteps, index: int, rate: Any) -> float:
-    operand = steps.problem.operands[index]
+def _read_s(steps: ElementwiseSteps, index: int, cost: CostModel) -> float:
+    operand, extent = steps.problem.operands[index], steps.extent(index)
+    run = operand.run_bytes(extent)
+    gap = operand.gap_bytes(extent)
+    if operand.dense and operand.chunk is None and gap < cost.half_run_bytes:
+        # Small gaps between pieces are read as well, rather than with one request for each piece.
+        run = int(run * cost.half_run_bytes / max(gap, 1))
+    return _moved_s(operand, extent, cost.read_s(operand.nbytes, run, operand.tier))
+
+
+def _write_s(steps: ElementwiseSteps, index: int, cost: CostModel) -> float:
+    operand, extent = steps.problem.operands[index], steps.extent(index)
+    return _moved_s(operand, extent, cost.write_s(operand.nbytes, operand.run_bytes(extent), operand.tier))
+
+
+def _moved_s(operand: Operand, extent: Tile, seconds: float) -> float:
+    """Return the time of moving all blocks of an operand, whose bytes alone would take ``seconds``."""
     if operand.in_place:
         return 0.0
-    extent = steps.extent(index)
-    seconds: float = rate(operand.nbytes, operand.run_bytes(extent), operand.tier)
-    return seconds * _decodes_per_chunk(operand, extent)
+    return seconds * _decodes_per_chunk(operand, extent) + _chunk_accesses(operand, extent) * _CHUNK_S
 
 
 def _decodes_per_chunk(operand: Operand, extent: Tile) -> float:
@@ -382,6 +397,17 @@ def _decodes_per_chunk(operand: Operand, extent: Tile) -> float:
     return math.prod(
         1.0 if part == whole or part % chunk == 0 else (part + chunk - 1) / part
         for part, chunk, whole in sizes
+    )
+
+
+def _chunk_accesses(operand: Operand, extent: Tile) -> int:
+    """Return how many chunks all blocks of ``extent`` touch together; 0 for an operand without chunks."""
+    if operand.chunk is None:
+        return 0
+    sizes = zip(extent, operand.chunk, operand.shape, strict=True)
+    return math.prod(
+        -(-size // part) + -(-size // chunk) - -(-size // math.lcm(part, chunk)) if size else 0
+        for part, chunk, size in sizes
     )
 
 

@@ -62,6 +62,15 @@ class Operand:
                 break
         return run
 
+    def gap_bytes(self, extent: tuple[int, ...]) -> int:
+        """Return the bytes between two neighbouring contiguous pieces of a block of shape ``extent``."""
+        run = self.dtype.itemsize
+        for axis in reversed(self.axes):
+            if extent[axis] < self.shape[axis]:
+                return run * (self.shape[axis] - extent[axis])
+            run *= extent[axis]
+        return 0
+
     def stored_bytes(self, extent: tuple[int, ...]) -> int:
         """Return the bytes that a block of shape ``extent`` moves to or from the store."""
         return math.prod(extent) * self.dtype.itemsize
