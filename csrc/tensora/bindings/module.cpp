@@ -1,4 +1,5 @@
 // The extension module accelera._tensora.
+#include <csignal>
 #include <nanobind/intrusive/counter.inl>
 
 #include "tensora/bindings/convert.h"
@@ -365,6 +366,23 @@ void bind_autograd(nb::module_& module) {
     module.def("remove_after_hook", remove_after_hook);
 }
 
+namespace {
+
+/// Ctrl-C, under the interpreter's own handler, which raises KeyboardInterrupt. Runs no code of Python.
+bool is_keyboard_interrupt_pending() {
+    const nb::gil_scoped_acquire held;
+    static PyObject* const get = nb::getattr(nb::module_::import_("_signal"), "getsignal").release().ptr();
+    static PyObject* const usual =
+        nb::getattr(nb::module_::import_("_signal"), "default_int_handler").release().ptr();
+    const nb::object handler = nb::steal(PyObject_CallFunction(get, "i", SIGINT));
+    if (!handler.is_valid()) throw nb::python_error();
+    if (handler.ptr() != usual || !PyOS_InterruptOccurred()) return false;
+    PyErr_SetInterrupt();  // asking has taken it back
+    return true;
+}
+
+}  // namespace
+
 }  // namespace accelera::tensora
 
 using namespace accelera::tensora;
@@ -396,6 +414,7 @@ NB_MODULE(_tensora, module) {
         thread_state = before;
         if (failed) throw nb::python_error();
     });
+    set_interrupt_probe(is_keyboard_interrupt_pending);
     set_interpreter_lock([]() -> void* { return PyEval_SaveThread(); },
                          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
     bind_dtypes(module);

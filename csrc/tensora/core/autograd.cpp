@@ -18,6 +18,7 @@ std::atomic<uint64_t> next_sequence{1};
 thread_local bool recording = true;
 Placer placer = nullptr;
 void (*interrupt_check)() = nullptr;
+bool (*interrupt_probe)() = nullptr;
 
 /// Destroys what edges lead to, one after another: a chain of nodes that each destroyed the next would end
 /// the stack.
@@ -81,6 +82,8 @@ void set_interrupt_check(void (*check)()) { interrupt_check = check; }
 void check_interrupt() {
     if (interrupt_check) interrupt_check();
 }
+void set_interrupt_probe(bool (*probe)()) { interrupt_probe = probe; }
+bool is_interrupt_pending() { return interrupt_probe && interrupt_probe(); }
 
 Gradient::Gradient() = default;
 Gradient::~Gradient() = default;

@@ -46,6 +46,8 @@ void find(Function& function, const char* name) {
     function = reinterpret_cast<Function>(found);
 }
 
+InterruptibleBlas* running = nullptr;  // of the thread that has the turn
+
 /// OpenBLAS's jobs may wait for one another, so all of them run at the same time.
 void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
     struct Jobs {
@@ -55,6 +57,7 @@ void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
         int argument;
         void run(int i) const { job(i, data + size_t(i) * size, argument); }
     } all{job, size, static_cast<char*>(data), argument};
+    if (!inside_pool() && running && running->is_given_up()) return;
     if (!inside_pool())
         return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
     // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids
@@ -244,6 +247,24 @@ void release_blas() { delete std::exchange(held_for_fork, nullptr); }
 BlasOnOneThread::BlasOnOneThread() { library.set_threads(1); }
 BlasOnOneThread::~BlasOnOneThread() {
     if (!inside_pool()) library.set_threads(thread_count());
+}
+
+InterruptibleBlas::InterruptibleBlas(int64_t longest)
+    : outer_(std::exchange(running, this)), may_end_(longest <= 10'000) {}
+InterruptibleBlas::~InterruptibleBlas() { running = outer_; }
+
+bool InterruptibleBlas::is_given_up() {
+    if (given_up_ || !may_end_) return given_up_;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - asked_ < std::chrono::milliseconds(20)) return false;
+    asked_ = now;
+    return given_up_ = is_interrupt_pending();
+}
+
+void InterruptibleBlas::finish() {
+    if (!given_up_) return;
+    check_interrupt();
+    fail(Kind::runtime, "linalg: a call of LAPACK was given up after an interrupt that no handler raised");
 }
 
 void* blas_function(const char* name) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -46,6 +48,29 @@ class BlasOnOneThread {
 
   private:
     BlasTurn turn_;
+};
+
+/// While it lives, a call of LAPACK in this thread, which has the turn, can be given up: once an interrupt
+/// waits, the library's parallel sections do nothing. LAPACK then ends soon, with finite numbers or a code of
+/// failure that nobody may use. No handler runs inside the library, as that may call it.
+class InterruptibleBlas {
+  public:
+    /// `longest`: extent of the matrix. Beyond that of vectors which the library gives to several threads,
+    /// positions of largest elements come from parallel sections, so nothing is given up.
+    explicit InterruptibleBlas(int64_t longest);
+    ~InterruptibleBlas();
+    InterruptibleBlas(const InterruptibleBlas&) = delete;
+
+    /// Whether the call is given up; asks for an interrupt now and then.
+    bool is_given_up();
+    /// Throw what the interrupt is for where the call was given up.
+    void finish();
+
+  private:
+    InterruptibleBlas* const outer_;
+    const bool may_end_;
+    bool given_up_ = false;
+    std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
 };
 
 /// A matrix in memory: `rows` x `columns` with neighbours in a row `column_step` elements apart.
@@ -168,9 +193,10 @@ struct Failure {
     int code = 0;
 };
 template <typename Body>
-Failure each_matrix(int64_t n, double flops, Body body) {
+Failure each_matrix(const Call& call, int64_t n, double flops, Body body) {
     std::vector<int> codes(static_cast<size_t>(n));
     const BlasTurn turn;
+    const int longest = std::max(rows_of(call.input()), columns_of(call.input()));
     std::optional<InterpreterReleased> released;
     if (flops * double(n) > 1e6) released.emplace();
     const auto range = [&](int64_t begin, int64_t end) {
@@ -182,7 +208,9 @@ Failure each_matrix(int64_t n, double flops, Body body) {
     } else {
         for (int64_t i = 0; i < n; ++i) {
             check_interrupt();
+            InterruptibleBlas interruptible(longest);
             range(i, i + 1);
+            interruptible.finish();
         }
     }
     for (int64_t i = 0; i < n; ++i)

@@ -45,7 +45,7 @@ void qr_kernel(Call& call) {
     const int m = columns_of(*a), n = rows_of(*a), columns = columns_of(*call.out[0]);
     const T q = Tensor::empty(mt(call.out[0])->shape(), a->dtype());
     visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
-        each_matrix(matrices_of(*a), 4 * cube(call), [&](int64_t i) {
+        each_matrix(call, matrices_of(*a), 4 * cube(call), [&](int64_t i) {
             return factor_qr(a->data<E>() + i * m * n, m, n, q->data<E>() + i * m * columns, columns,
                              call.out[1]->data<E>() + i * columns * n);
         });
@@ -148,7 +148,7 @@ void svd_kernel(Call& call) {
     const int64_t u_size = int64_t(m) * columns_of(u), vh_size = int64_t(n) * rows_of(vh);
     Failure failure;
     visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
-        failure = each_matrix(matrices_of(*a), 20 * cube(call), [&](int64_t i) {
+        failure = each_matrix(call, matrices_of(*a), 20 * cube(call), [&](int64_t i) {
             E* const u_i = u.data<E>() + i * u_size;
             E* const vh_i = vh.data<E>() + i * vh_size;
             if (k == 0) {
@@ -168,7 +168,7 @@ void svdvals_kernel(Call& call) {
     const int m = rows_of(*a), n = columns_of(*a), k = std::min(m, n);
     Failure failure;
     visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
-        failure = each_matrix(k ? matrices_of(*a) : 0, 4 * cube(call), [&](int64_t i) {
+        failure = each_matrix(call, k ? matrices_of(*a) : 0, 4 * cube(call), [&](int64_t i) {
             E unused = 0;
             return decompose_svd("N", a->data<E>() + i * m * n, n, m, call.out[0]->data<Real<E>>() + i * k,
                                  &unused, &unused);
@@ -319,12 +319,13 @@ void eigen_kernel(Call& call, const Tensor& values, const Tensor& vectors, bool 
     const int n = columns_of(call.input());
     Failure failure;
     visit_lapack(vectors.dtype(), [&]<typename E>(Tag<E>) {
-        failure = each_matrix(n ? matrices_of(vectors) : 0, (wanted ? 9 : 2) * cube(call), [&](int64_t i) {
-            E* const a = vectors.data<E>() + i * n * n;
-            const int code = decompose_eigh(wanted ? "V" : "N", a, n, values.data<Real<E>>() + i * n);
-            if (wanted) adjoint_in_place(a, n);
-            return code;
-        });
+        failure =
+            each_matrix(call, n ? matrices_of(vectors) : 0, (wanted ? 9 : 2) * cube(call), [&](int64_t i) {
+                E* const a = vectors.data<E>() + i * n * n;
+                const int code = decompose_eigh(wanted ? "V" : "N", a, n, values.data<Real<E>>() + i * n);
+                if (wanted) adjoint_in_place(a, n);
+                return code;
+            });
     });
     raise_not_converged(call, failure);
 }
@@ -435,7 +436,7 @@ void eig_kernel(Call& call) {
     Failure failure;
     visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
         using Z = std::complex<Real<E>>;
-        failure = each_matrix(n ? matrices_of(*a) : 0, 25 * cube(call), [&](int64_t i) {
+        failure = each_matrix(call, n ? matrices_of(*a) : 0, 25 * cube(call), [&](int64_t i) {
             return decompose_eig(a->data<E>() + i * n * n, n, call.out[0]->data<Z>() + i * n,
                                  vectors->data<Z>() + i * n * n);
         });

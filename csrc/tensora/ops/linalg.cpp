@@ -42,7 +42,7 @@ void cholesky_kernel(Call& call) {
     Failure failure;
     visit_lapack(call.out[0]->dtype(), [&]<typename E>(Tag<E>) {
         E* const out = call.out[0]->data<E>();
-        failure = each_matrix(matrices_of(call.input()), cube(call),
+        failure = each_matrix(call, matrices_of(call.input()), cube(call),
                               [&](int64_t i) { return factor_cholesky(out + i * n * n, n); });
     });
     if (failure.code)
@@ -124,7 +124,7 @@ void solve_kernel(Call& call) {
     const int n = rows_of(*a), k = columns_of(out);
     Failure failure;
     visit_lapack(out.dtype(), [&]<typename E>(Tag<E>) {
-        failure = each_matrix(matrices_of(*a), cube(call) + double(n) * n * k, [&](int64_t i) {
+        failure = each_matrix(call, matrices_of(*a), cube(call) + double(n) * n * k, [&](int64_t i) {
             return solve_one(a->data<E>() + i * n * n, out.data<E>() + i * n * k, n, k);
         });
     });
@@ -155,7 +155,7 @@ void solve_triangular_kernel(Call& call) {
     visit_lapack(out.dtype(), [&]<typename E>(Tag<E>) {
         static void* const trsm = routine<E>("trsm");
         const E one = 1;
-        each_matrix(matrices_of(*a), double(n) * n * k, [&](int64_t i) {
+        each_matrix(call, matrices_of(*a), double(n) * n * k, [&](int64_t i) {
             // By columns: Xᵀ Aᵀ = Bᵀ.
             if (n && k)
                 fortran(trsm, "R", call.params.flag ? "L" : "U", "N", "N", &k, &n, &one,
@@ -217,7 +217,7 @@ const Op& inv_op =
                    Failure failure;
                    visit_lapack(call.out[0]->dtype(), [&]<typename E>(Tag<E>) {
                        E* const out = call.out[0]->data<E>();
-                       failure = each_matrix(matrices_of(call.input()), 2 * cube(call),
+                       failure = each_matrix(call, matrices_of(call.input()), 2 * cube(call),
                                              [&](int64_t i) { return invert_one(out + i * n * n, n); });
                    });
                    raise_singular(call, failure);
@@ -252,7 +252,7 @@ void det_kernel(Call& call) {
     const T work = copy(call.in[0]);
     const int n = columns_of(*work);
     visit_lapack(work->dtype(), [&]<typename E>(Tag<E>) {
-        each_matrix(matrices_of(*work), cube(call), [&](int64_t i) {
+        each_matrix(call, matrices_of(*work), cube(call), [&](int64_t i) {
             E* const a = work->data<E>() + i * n * n;
             E product = factor_lu(a, n) ? -1 : 1;
             for (int64_t k = 0; k < n; ++k) product *= a[k * n + k];
@@ -266,7 +266,7 @@ void slogdet_kernel(Call& call) {
     const T work = copy(call.in[0]);
     const int n = columns_of(*work);
     visit_lapack(work->dtype(), [&]<typename E>(Tag<E>) {
-        each_matrix(matrices_of(*work), cube(call), [&](int64_t i) {
+        each_matrix(call, matrices_of(*work), cube(call), [&](int64_t i) {
             E* const a = work->data<E>() + i * n * n;
             E sign = factor_lu(a, n) ? -1 : 1;
             Real<E> logarithm = 0;
@@ -374,7 +374,7 @@ void lu_kernel(Call& call) {
     const int m = columns_of(*a), n = rows_of(*a), k = std::min(m, n);
     visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
         std::fill_n(call.out[2]->data<E>(), call.out[2]->size(), E(0));
-        each_matrix(matrices_of(*a), cube(call), [&](int64_t i) {
+        each_matrix(call, matrices_of(*a), cube(call), [&](int64_t i) {
             decompose_lu(a->data<E>() + i * m * n, m, n, call.out[1]->data<int32_t>() + i * k,
                          call.out[2]->data<E>() + i * m * m);
             return 0;

@@ -7,6 +7,7 @@ open its arrays. They are brought up to date when a result replaces, or adds, an
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ class ArrayBefore(NamedTuple):
 
 def array_before(path: Path) -> ArrayBefore:
     """Return what a new array at ``path`` takes over; format 3 without names where nothing is there."""
-    if (path / ".zarray").is_file():
+    if os.path.isfile(path / ".zarray"):
         names = _document(path / ".zattrs").get(DIMENSIONS)
         return ArrayBefore(2, tuple(names) if isinstance(names, list) else None)
     metadata = _document(path / _DOCUMENT_3)
@@ -72,7 +73,7 @@ def _refresh_2(group: Path, name: str, path: Path) -> None:
     before = {**entries}
     for each in _DOCUMENTS_2:
         entries.pop(f"{name}/{each}", None)
-        if (path / each).is_file():
+        if os.path.isfile(path / each):
             entries[f"{name}/{each}"] = _document(path / each)
     if entries != before:
         _write(group / _CONSOLIDATED_2, document)
@@ -93,7 +94,7 @@ def _refresh_3(group: Path, name: str, path: Path) -> None:
 def _groups_above(path: Path) -> Iterator[tuple[Path, int]]:
     """Yield the groups that contain ``path``, the innermost first, with their formats."""
     for folder in path.absolute().parents:
-        if (folder / ".zgroup").is_file():
+        if os.path.isfile(folder / ".zgroup"):
             yield folder, 2
         elif _document(folder / _DOCUMENT_3).get("node_type") == "group":
             yield folder, 3
