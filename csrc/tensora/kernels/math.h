@@ -236,7 +236,10 @@ TENSORA_SPECIAL double bessel_i_scaled(int order, double given) {
     return x == INFINITY ? 0 : sign * sum / math::sqrt(2 * M_PI * x);
 }
 TENSORA_SPECIAL double bessel_i(int order, double x) {
-    return bessel_i_scaled(order, x) * math::exp(math::fabs(x));
+    // In two factors: the exponential alone overflows before the function does.
+    const double root = math::exp(math::fabs(x) / 2);
+    return root == INFINITY ? math::copysign(root, order == 1 ? x : 1.0)
+                            : bessel_i_scaled(order, x) * root * root;
 }
 
 /// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
@@ -264,15 +267,19 @@ TENSORA_SPECIAL double normal_quantile(double p) {
     double y =
         (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t;
     for (int i = 0; i < 3; ++i) {
-        const double miss = math::erfc(-y * M_SQRT1_2) / 2 - p;
-        const double step = miss * 2.50662827463100050242 * math::exp(y * y / 2);
+        // Distance from p over the density; by logarithms where the density is close to the smallest numbers.
+        const double miss = p > 1e-280 ? (math::erfc(-y * M_SQRT1_2) / 2 - p) * math::exp(y * y / 2)
+                                       : scaled_erfc(-y * M_SQRT1_2) / 2 - math::exp(math::log(p) + y * y / 2);
+        const double step = miss * 2.50662827463100050242;
         y -= step / (1 + y * step / 2);
     }
     return y;
 }
 
-/// Zeta function of Hurwitz for positive q: the sum of its first terms and Euler's and Maclaurin's formula.
-TENSORA_SPECIAL double positive_zeta(double s, double q) {
+/// q^s times the zeta function of Hurwitz for positive finite q: the sum of its first terms, each relative to
+/// the first, and Euler's and Maclaurin's formula. At most some 60 terms are added: they shrink by a factor of
+/// at least e^(-s / q) while q < 12 + s.
+TENSORA_SPECIAL double relative_zeta(double s, double q) {
     constexpr double bernoulli[] = {1.0 / 12,
                                     -1.0 / 720,
                                     1.0 / 30240,
@@ -281,20 +288,25 @@ TENSORA_SPECIAL double positive_zeta(double s, double q) {
                                     -691.0 / 1307674368000.0,
                                     1.0 / 74724249600.0,
                                     -3617.0 / 10670622842880000.0};
-    double sum = 0;
-    for (; q < 12 + s; ++q) {
-        const double term = math::pow(q, -s);
+    double sum = 0, term = 1, at = q;
+    for (int k = 1; at < 12 + s; ++k) {
         sum += term;
-        if (term < 1e-18 * sum) return sum;
+        if (term <= 1e-18 * sum) return sum;
+        term = math::exp(-s * math::log1p(k / q));
+        at = q + k;
     }
-    double power = math::pow(q, -s);
-    sum += power * q / (s - 1) + power / 2;
-    double factor = s * power / q;
+    sum += term * (at / (s - 1) + 0.5);
+    double factor = s * term / at;
     for (int j = 0; j < 8; ++j) {
         sum += bernoulli[j] * factor;
-        factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / (q * q);
+        factor *= (s + 2 * j + 1) / at * ((s + 2 * j + 2) / at);
     }
     return sum;
+}
+
+TENSORA_SPECIAL double positive_zeta(double s, double q) {
+    // q^(1 - s) is representable for all results that are: q^-s may underflow before the sum does.
+    return math::pow(q, 1 - s) * (relative_zeta(s, q) / q);
 }
 
 TENSORA_SPECIAL double hurwitz_zeta(double s, double q) {
@@ -302,6 +314,7 @@ TENSORA_SPECIAL double hurwitz_zeta(double s, double q) {
     if (!(s > 1) || q != q) return NAN;
     if (s == INFINITY) return q < 1 ? INFINITY : q == 1 ? 1 : 0;
     if (q > 0) return q == INFINITY ? 0 : positive_zeta(s, q);
+    if (q == -INFINITY) return INFINITY;
     const double steps = -math::floor(q), f = q + steps;
     if (f == 0) return INFINITY;
     if (s != math::floor(s)) return NAN;
