@@ -328,11 +328,9 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     view->len = tensor.size() * each;
     view->readonly = !tensor.storage()->writable();
     view->itemsize = each;
-    view->format =
-        has_flags(flags, PyBUF_FORMAT) ? const_cast<char*>(formats[int(tensor.dtype())]) : nullptr;
-    view->ndim = tensor.dims();
-    view->shape =
-        has_flags(flags, PyBUF_ND) ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
+    view->format = has_flags(flags, PyBUF_FORMAT) ? const_cast<char*>(formats[int(tensor.dtype())]) : nullptr;
+    view->ndim = has_flags(flags, PyBUF_ND) ? tensor.dims() : 0;
+    view->shape = has_flags(flags, PyBUF_ND) ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
     view->strides =
         has_flags(flags, PyBUF_STRIDES) ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
     view->suboffsets = nullptr;

@@ -80,8 +80,7 @@ std::vector<Item> items_of(nb::handle key) {
 class Reader {
   public:
     /// `value`: of an assignment.
-    Reader(const T& x, const std::vector<Item>& items, const T& value)
-        : x_(x), value_(value ? value : x) {
+    Reader(const T& x, const std::vector<Item>& items, const T& value) : x_(x), value_(value ? value : x) {
         int used = 0;
         for (const Item& item : items) used += item.axes();
         if (used > x->dims())
@@ -101,7 +100,6 @@ class Reader {
     std::vector<Subscript> subscripts;
 
   private:
-
     void whole(int n) {
         for (int i = 0; i < n; ++i)
             subscripts.push_back({Subscript::Kind::range, 0, 1, x_->shape()[axis_++], {}});

@@ -180,7 +180,8 @@ struct FreeLists {
 struct ThreadLists {
     FreeLists aligned, objects;
 };
-// A pointer: glibc keeps less than 2 kB of static thread-local memory for all libraries that are loaded later.
+// A pointer: glibc keeps less than 2 kB of static thread-local memory for all libraries that are loaded
+// later.
 thread_local constinit ThreadLists* thread_lists = nullptr;
 
 ThreadLists* make_thread_lists() {

@@ -29,8 +29,8 @@ TENSORA_INLINE const E& at(const char* data, int64_t step, int64_t i) {
     return *reinterpret_cast<const E*>(data + step * i);
 }
 
-/// Two forms of a formula: one without branches, whose loop is vectorized, for all pairs of which `is_slow` is
-/// false.
+/// Two forms of a formula: one without branches, whose loop is vectorized, for all pairs of which `is_slow`
+/// is false.
 template <typename F>
 struct QuickForm {
     static constexpr bool exists = false;
@@ -101,7 +101,8 @@ struct Loops {
                     const int64_t* steps) {
         using O = Stored<2>;
         if constexpr (QuickForm<F>::exists && Real<S>) {
-            const S *const a = reinterpret_cast<const S*>(in[0]), *const b = reinterpret_cast<const S*>(in[1]);
+            const S *const a = reinterpret_cast<const S*>(in[0]), *const b =
+                                                                      reinterpret_cast<const S*>(in[1]);
             S* const to = reinterpret_cast<S*>(out_bytes);
             const bool x_dense = steps[0] == sizeof(S), y_dense = steps[1] == sizeof(S);
             if (out_step == sizeof(S) && x_dense && y_dense) return two_quickly<1, 1>(n, to, a, b);

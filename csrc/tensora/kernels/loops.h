@@ -72,7 +72,8 @@ struct SoftmaxJob {
 };
 
 /// Loss of each row: (1 - smoothing) w[t] (lse - x[t]) + smoothing / n * sum of w[j] (lse - x[j]), where t is
-/// the target and lse = log(sum of exp(x[j])). A row whose target is `ignored`, or no class, counts for nothing.
+/// the target and lse = log(sum of exp(x[j])). A row whose target is `ignored`, or no class, counts for
+/// nothing.
 struct CrossEntropyJob {
     int64_t n;
     const void* x;

@@ -137,7 +137,8 @@ void widen(int64_t n, const S* x, float* to) {
 #if defined(__F16C__)
     if constexpr (std::is_same_v<S, Half>)
         for (; i + 8 <= n; i += 8)
-            _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+            _mm256_storeu_ps(to + i,
+                             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
 #endif
     for (; i < n; ++i) to[i] = float(x[i]);
 }

@@ -39,9 +39,10 @@ inline void check_types(const Call& call) {
 inline void check_sizes(const char* op, const Windows& windows) {
     constexpr int64_t largest = int64_t(1) << 48;
     for (int i = 0; i < windows.stride.size(); ++i)
-        require(windows.stride[i] <= largest && windows.dilation[i] <= largest && windows.padding[i] <= largest,
-                op, ": stride ", windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
-                windows.padding.words(), "; give at most ", largest, " each");
+        require(
+            windows.stride[i] <= largest && windows.dilation[i] <= largest && windows.padding[i] <= largest,
+            op, ": stride ", windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
+            windows.padding.words(), "; give at most ", largest, " each");
 }
 
 inline Dims extents(const Dims& shape) { return Dims(shape.begin() + 2, shape.size() - 2); }

@@ -55,18 +55,17 @@ class CheckedPlaces {
     const char* op_;
 };
 
-const Op& wrap_index_op =
-    enter({.name = "wrap_index",
-           .family = Family::indexing,
-           .arity = 1,
-           .types = integers,
-           .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
-           .cpu =
-               [](Call& call) {
-                   const T index = contiguous(cast(call.in[0], DType::i64));
-                   wrap_places(index->size(), index->data<int64_t>(), call.params.a[0],
-                               call.out[0]->data<int64_t>(), "index");
-               }});
+const Op& wrap_index_op = enter({.name = "wrap_index",
+                                 .family = Family::indexing,
+                                 .arity = 1,
+                                 .types = integers,
+                                 .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+                                 .cpu =
+                                     [](Call& call) {
+                                         const T index = contiguous(cast(call.in[0], DType::i64));
+                                         wrap_places(index->size(), index->data<int64_t>(), call.params.a[0],
+                                                     call.out[0]->data<int64_t>(), "index");
+                                     }});
 
 bool is_any_recorded(std::initializer_list<T> readers) {
     return any_tracked(std::span(readers.begin(), readers.size()));
@@ -495,8 +494,7 @@ T put(const T& x, const T& index, const T& values, int axis) {
 
 T take_along(const T& x, const T& index, int axis) {
     const int at = axis_of(axis, x->dims(), "take_along_axis");
-    return run(take_along_op, on_axis(at), x,
-               checked_index(index, x->shape()[at], "take_along_axis", {x}));
+    return run(take_along_op, on_axis(at), x, checked_index(index, x->shape()[at], "take_along_axis", {x}));
 }
 
 T scatter_add(const T& x, const T& index, const T& values, int axis) {

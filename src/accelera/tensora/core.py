@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 
-
 def _import_failure(error: ImportError) -> ImportError:
-    """Return the error for an extension module that was not imported, with the reason of the dynamic linker."""
+    """Return the error for an extension module that was not imported, with the linker's reason."""
     if importlib.util.find_spec("accelera._tensora") is None:
         return ImportError(
             "[tensora] was not compiled: `make demo` leaves it out; `make test` or pip install compiles it"
