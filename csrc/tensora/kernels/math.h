@@ -236,10 +236,8 @@ TENSORA_SPECIAL double bessel_i_scaled(int order, double given) {
     return x == INFINITY ? 0 : sign * sum / (2.50662827463100050242 * math::sqrt(x));
 }
 TENSORA_SPECIAL double bessel_i(int order, double x) {
-    // In two factors: the exponential alone overflows before the function does.
     const double root = math::exp(math::fabs(x) / 2);
-    return root == INFINITY ? math::copysign(root, order == 1 ? x : 1.0)
-                            : bessel_i_scaled(order, x) * root * root;
+    return bessel_i_scaled(order, x) * root * root;  // e^|x| overflows before the function does
 }
 
 /// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
