@@ -48,7 +48,8 @@ function(accelera_add_tensora)
   target_compile_definitions(tensora_elementwise_base PRIVATE TENSORA_ALL_TYPES)
   target_compile_features(_tensora PRIVATE cxx_std_20)
   target_include_directories(_tensora PRIVATE csrc)
-  # Thread-local variables are read with every operation: by offset, not by a call.
+  # Thread-local variables are read with every operation: by offset, not by a call. That takes static storage, of
+  # which glibc keeps little for libraries that are loaded later: large variables are pointers.
   target_compile_options(_tensora PRIVATE -Wall -Wextra -O2 -ftls-model=initial-exec)
   # The sources of the CUDA kernels lie in the library as text: they are compiled where they run.
   target_compile_definitions(_tensora PRIVATE TENSORA_SOURCES="${PROJECT_SOURCE_DIR}/csrc/")

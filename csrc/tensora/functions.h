@@ -174,8 +174,11 @@ void write_in_place(const T& target, const T& value, const char* op);
 
 /// Indices of the elements that are not zero: one int64 tensor for each axis.
 std::vector<T> nonzero(const T& x);
-/// The index counted from the front, for an axis of this extent; raises when one is out of range.
-T checked_index(const T& index, int64_t extent, const char* op);
+/// The index counted from the front, for an axis of this extent; raises when one is out of range. If a graph
+/// records one of `readers`, the result is a copy: the backward pass needs the places of the forward pass.
+T checked_index(const T& index, int64_t extent, const char* op, std::initializer_list<T> readers);
+/// Copy of an int64 index if a graph records one of `readers`, otherwise the index.
+T recorded_index(const T& index, std::initializer_list<T> readers);
 
 // --- sorting and searching
 

@@ -1,6 +1,8 @@
 // Blocks of mixed precision, and functions that are cast as a whole.
 #include "tensora/core/autocast.h"
 
+#include <span>
+
 #include "tensora/bindings/convert.h"
 
 namespace accelera::tensora {
@@ -21,9 +23,14 @@ void collect(nb::handle object, std::vector<T>& found) {
 }
 
 /// The same arguments with the next tensors in place of theirs.
-nb::object replaced(nb::handle object, const T*& next) {
+nb::object replaced(nb::handle object, std::span<const T>& next) {
     T tensor;
-    if (nb::try_cast<T>(object, tensor) && tensor) return nb::cast(*next++);
+    if (nb::try_cast<T>(object, tensor) && tensor) {
+        if (next.empty()) fail(Kind::runtime, "autocast: a list among the arguments grew during the call");
+        const T replacement = next.front();
+        next = next.subspan(1);
+        return nb::cast(replacement);
+    }
     if (!is_sequence(object)) return nb::borrow(object);
     nb::list made;
     for (nb::handle each : object) made.append(replaced(each, next));
@@ -44,7 +51,7 @@ nb::object call_in(const std::string& precision, nb::callable function, nb::tupl
     collect(values, found);
     const std::vector<T> made = autocast_inputs(precision_named(precision), found);
     const AutocastPause as_given;
-    const T* next = made.data();
+    std::span<const T> next(made);
     const nb::object cast_args = replaced(args, next);
     nb::dict cast_kwargs;
     for (const auto& [name, value] : kwargs) cast_kwargs[name] = replaced(value, next);

@@ -29,10 +29,16 @@ bool type_caster<Dims>::read(PyObject* object) {
     value = Dims();
     if (PyIndex_Check(object) && !PySequence_Check(object)) return push(object);
     if (!PyTuple_Check(object) && !PyList_Check(object)) return false;
-    const Py_ssize_t n = PySequence_Size(object);
+    // A tuple of the items: `__index__` of one of them may change the list.
+    const nanobind::object items = nanobind::steal(PySequence_Tuple(object));
+    if (!items.is_valid()) {
+        PyErr_Clear();
+        return false;
+    }
+    const Py_ssize_t n = PyTuple_Size(items.ptr());
     for (Py_ssize_t i = 0; i < n; ++i) {
-        const nanobind::object item = nanobind::steal(PySequence_GetItem(object, i));
-        if (!item.is_valid() || !PyIndex_Check(item.ptr()) || !push(item.ptr())) return false;
+        PyObject* const item = PyTuple_GetItem(items.ptr(), i);
+        if (!PyIndex_Check(item) || !push(item)) return false;
     }
     return true;
 }
@@ -142,8 +148,10 @@ void store(nb::handle number, DType dtype, char* place) {
 }  // namespace
 
 T scalar_tensor(nb::handle number, DType dtype) {
+    alignas(C128) char element[sizeof(C128)];
+    store(number, dtype, element);  // may call Python functions, which must not run while memory is written
     const T result = Tensor::empty({}, dtype);
-    store(number, dtype, result->bytes());
+    std::memcpy(result->bytes(), element, size_t(size_of(dtype)));
     return result;
 }
 
@@ -169,31 +177,69 @@ T array_item(nb::handle item) {
     return PyObject_HasAttrString(p, "__dlpack__") ? from_dlpack(item, std::nullopt) : T();
 }
 
-/// Shape and type of nested sequences.
+/// Number whose conversion to an element calls no Python function.
+nb::object plain_number(nb::handle number) {
+    PyObject* const p = number.ptr();
+    if (is_int(number) && Py_TYPE(p) != &PyLong_Type)
+        return nb::handle(reinterpret_cast<PyObject*>(&PyLong_Type)).attr("__int__")(number);
+    return nb::borrow(number);
+}
+
+nb::object frozen(nb::handle object, int depth);
+
+nb::object frozen_sequence(nb::handle sequence, int depth) {
+    require(depth < Dims::most, "tensora: lists nested in more than ", Dims::most,
+            " levels; a tensor has at most that many axes");
+    const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
+    if (!items.is_valid()) throw nb::python_error();
+    const Py_ssize_t n = PyTuple_Size(items.ptr());
+    const nb::object result = nb::steal(PyTuple_New(n));
+    if (!result.is_valid()) throw nb::python_error();
+    for (Py_ssize_t i = 0; i < n; ++i) {
+        nb::object item = frozen(PyTuple_GetItem(items.ptr(), i), depth + 1);
+        PyTuple_SetItem(result.ptr(), i, item.release().ptr());
+    }
+    return result;
+}
+
+/// Nested tuples of tensors and numbers with the contents of nested sequences. All Python functions of the
+/// items (`__float__`, `__dlpack__`, ...) run here: they may change the sequences, and another thread may.
+nb::object frozen(nb::handle object, int depth) {
+    PyObject* const p = object.ptr();
+    if (PyFloat_CheckExact(p) || PyLong_CheckExact(p)) return nb::borrow(object);
+    if (const T tensor = array_item(object)) return nb::cast(tensor->detach());
+    if (is_number(object)) return plain_number(object);
+    if (PyList_Check(p) || PyTuple_Check(p)) return frozen_sequence(object, depth);
+    if (PyObject_HasAttrString(p, "__float__")) {
+        nb::object number = nb::steal(PyNumber_Float(p));
+        if (!number.is_valid()) throw nb::python_error();
+        return number;
+    }
+    fail(Kind::type, "tensora: no tensor is made of ",
+         nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
+         "; give numbers, nested lists of them, or an array");
+}
+
+/// Shape and type of nested tuples from `frozen`.
 struct Nested {
     Dims shape;
     std::optional<DType> dtype;
 
     void look(nb::handle object, int depth) {
-        if (const T tensor = array_item(object)) {
-            for (int64_t extent : tensor->shape()) meet(depth++, extent);
-            end(depth);
-            merge(tensor->dtype());
+        if (PyTuple_CheckExact(object.ptr())) {
+            const Py_ssize_t n = PyTuple_Size(object.ptr());
+            meet(depth, n);
+            for (Py_ssize_t i = 0; i < n; ++i) look(PyTuple_GetItem(object.ptr(), i), depth + 1);
         } else if (is_number(object)) {
             end(depth);
             merge(is_bool(object)  ? DType::bool_
                   : is_int(object) ? DType::i64
                                    : scalar_dtype(object, default_float()));
-        } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-            meet(depth, PySequence_Size(object.ptr()));
-            for (nb::handle item : nb::borrow<nb::sequence>(object)) look(item, depth + 1);
-        } else if (PyObject_HasAttrString(object.ptr(), "__float__")) {
-            end(depth);
-            merge(default_float());
         } else {
-            fail(Kind::type, "tensora: no tensor is made of ",
-                 nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
-                 "; give numbers, nested lists of them, or an array");
+            const T tensor = nb::cast<T>(object);
+            for (int64_t extent : tensor->shape()) meet(depth++, extent);
+            end(depth);
+            merge(tensor->dtype());
         }
     }
 
@@ -213,16 +259,17 @@ struct Nested {
 };
 
 void fill(nb::handle object, DType dtype, char*& place) {
-    if (const T tensor = array_item(object)) {
-        const T part = contiguous(to_device(cast(tensor, dtype), cpu));
+    if (PyTuple_CheckExact(object.ptr())) {
+        const Py_ssize_t n = PyTuple_Size(object.ptr());
+        for (Py_ssize_t i = 0; i < n; ++i) fill(PyTuple_GetItem(object.ptr(), i), dtype, place);
+    } else if (is_number(object)) {
+        store(object, dtype, place);
+        place += size_of(dtype);
+    } else {
+        const T part = contiguous(to_device(cast(nb::cast<T>(object), dtype), cpu));
         const int64_t nbytes = part->size() * size_of(dtype);
         std::memcpy(place, part->bytes(), size_t(nbytes));
         place += nbytes;
-    } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-        for (nb::handle item : nb::borrow<nb::sequence>(object)) fill(item, dtype, place);
-    } else {
-        store(object, dtype, place);
-        place += size_of(dtype);
     }
 }
 
@@ -241,12 +288,13 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
             return dtype && *dtype != foreign->dtype() ? cast(foreign, *dtype) : copy(foreign);
         }
     }
+    const nb::object contents = frozen(source, 0);
     Nested nested;
-    nested.look(source, 0);
+    nested.look(contents, 0);
     const DType type = dtype ? *dtype : nested.dtype.value_or(default_float());
     const T result = Tensor::empty(nested.shape, type);
     char* place = result->bytes();
-    fill(source, type, place);
+    fill(contents, type, place);
     return result;
 }
 

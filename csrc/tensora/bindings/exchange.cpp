@@ -258,21 +258,58 @@ struct LentBuffer {
     Dims shape, strides;
 };
 
+bool has_flags(int flags, int wanted) { return (flags & wanted) == wanted; }
+
+/// Strides in elements of a contiguous tensor whose first axis varies fastest.
+Dims column_major_strides(const Dims& shape) {
+    Dims strides = Dims::filled(shape.size(), 1);
+    for (int i = 1; i < shape.size(); ++i) strides[i] = strides[i - 1] * shape[i - 1];
+    return strides;
+}
+
+bool is_column_major(const Tensor& tensor) {
+    const Dims strides = column_major_strides(tensor.shape());
+    bool contiguous = true;
+    for (int i = 0; i < tensor.dims(); ++i)
+        contiguous = contiguous && (tensor.shape()[i] == 1 || tensor.strides()[i] == strides[i]);
+    return contiguous || tensor.size() == 0;
+}
+
+/// Reason why a buffer with these flags cannot be lent, or null.
+const char* buffer_problem(const Tensor& tensor, int flags) {
+    if (!tensor.device().is_cpu())
+        return "the tensor's memory is on a CUDA device; copy it with .to('cpu'), or use DLPack";
+    if (!formats[int(tensor.dtype())]) return "bfloat16 has no format in the buffer protocol; use DLPack";
+    if (tensor.tracked() && grad_enabled())
+        return "the tensor requires gradients, which another library would not see; use .detach()";
+    if (has_flags(flags, PyBUF_WRITABLE) && !tensor.storage()->writable())
+        return "the tensor's memory is read-only; copy the tensor";
+    const bool by_rows = tensor.contiguous(), by_columns = is_column_major(tensor);
+    if (has_flags(flags, PyBUF_C_CONTIGUOUS) && !by_rows)
+        return "the tensor is not C-contiguous; copy it, or request strides";
+    if (has_flags(flags, PyBUF_F_CONTIGUOUS) && !by_columns)
+        return "the tensor is not Fortran-contiguous; copy it, or request strides";
+    if (has_flags(flags, PyBUF_ANY_CONTIGUOUS) && !by_rows && !by_columns)
+        return "the tensor is not contiguous; copy it, or request strides";
+    if (!has_flags(flags, PyBUF_STRIDES) && !by_rows)
+        return "the tensor is not C-contiguous and no strides were requested; copy it";
+    return nullptr;
+}
+
+/// Strides in bytes. Those of axes with one element are as in a contiguous array, as consumers expect.
+Dims byte_strides(const Tensor& tensor, int flags) {
+    const bool by_columns =
+        is_column_major(tensor) && (!tensor.contiguous() || has_flags(flags, PyBUF_F_CONTIGUOUS));
+    Dims strides = by_columns            ? column_major_strides(tensor.shape())
+                   : tensor.contiguous() ? strides_of(tensor.shape())
+                                         : tensor.strides();
+    for (int64_t& stride : strides) stride *= size_of(tensor.dtype());
+    return strides;
+}
+
 int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     const Tensor& tensor = *nb::inst_ptr<Tensor>(self);
-    const char* const format = formats[int(tensor.dtype())];
-    const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
-    const char* problem = nullptr;
-    if (!tensor.device().is_cpu())
-        problem = "the tensor's memory is on a CUDA device; copy it with .to('cpu'), or use DLPack";
-    else if (!format)
-        problem = "bfloat16 has no format in the buffer protocol; use DLPack";
-    else if (tensor.tracked() && grad_enabled())
-        problem = "the tensor requires gradients, which another library would not see; use .detach()";
-    if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable())
-        problem = "the tensor's memory is read-only";
-    if (!wants_strides && !tensor.contiguous()) problem = "the tensor is not contiguous";
-    if (problem) {
+    if (const char* const problem = buffer_problem(tensor, flags)) {
         PyErr_SetString(PyExc_BufferError, problem);
         view->obj = nullptr;
         return -1;
@@ -285,18 +322,17 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         view->obj = nullptr;
         return -1;
     }
-    auto* const lent = new LentBuffer{tensor.storage(), tensor.shape(), tensor.strides()};
+    auto* const lent = new LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)};
     const int64_t each = size_of(tensor.dtype());
-    for (int64_t& stride : lent->strides) stride *= each;
     view->buf = tensor.bytes();
     view->len = tensor.size() * each;
     view->readonly = !tensor.storage()->writable();
     view->itemsize = each;
-    view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
-    view->ndim = tensor.dims();
-    view->shape =
-        (flags & PyBUF_ND) == PyBUF_ND ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
-    view->strides = wants_strides ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
+    view->format = has_flags(flags, PyBUF_FORMAT) ? const_cast<char*>(formats[int(tensor.dtype())]) : nullptr;
+    view->ndim = has_flags(flags, PyBUF_ND) ? tensor.dims() : 0;
+    view->shape = has_flags(flags, PyBUF_ND) ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
+    view->strides =
+        has_flags(flags, PyBUF_STRIDES) ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
     view->suboffsets = nullptr;
     view->internal = lent;
     view->obj = Py_NewRef(self);

@@ -6,19 +6,15 @@ namespace accelera::tensora {
 
 namespace {
 
-Subscript range(PyObject* slice, int64_t extent) {
-    Py_ssize_t start, stop, step;
-    if (PySlice_Unpack(slice, &start, &stop, &step) < 0) throw nb::python_error();
+Subscript range(Py_ssize_t start, Py_ssize_t stop, Py_ssize_t step, int64_t extent) {
     const Py_ssize_t size = PySlice_AdjustIndices(extent, &start, &stop, step);
     return {Subscript::Kind::range, start, step, size, {}};
 }
 
-Subscript number(nb::handle item, int axis, int64_t extent) {
-    const Py_ssize_t given = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
-    if (given == -1 && PyErr_Occurred()) throw nb::python_error();
-    if (given < -extent || given >= extent)
-        fail(Kind::index, "tensora: index ", given, " of axis ", axis, ", which has ", extent, " elements");
-    return {Subscript::Kind::number, given < 0 ? given + extent : given, 1, 1, {}};
+Subscript number(Py_ssize_t place, int axis, int64_t extent) {
+    if (place < -extent || place >= extent)
+        fail(Kind::index, "tensora: index ", place, " of axis ", axis, ", which has ", extent, " elements");
+    return {Subscript::Kind::number, place < 0 ? place + extent : place, 1, 1, {}};
 }
 
 /// A tensor among the subscripts, or null where the item is none: lists and arrays count as tensors.
@@ -38,20 +34,60 @@ T as_tensor(nb::handle item) {
          " is no index; give integers, slices, None, ..., and integer or bool tensors");
 }
 
+/// One item of a key without Python objects: what these compute is called once, and cannot change the others.
+struct Item {
+    enum class Kind { number, slice, new_axis, ellipsis, tensor };
+    Kind kind;
+    Py_ssize_t start = 0, stop = 0, step = 1;  ///< of a number only `start`
+    T tensor;
+
+    /// Number of axes of the indexed tensor that the item stands for.
+    int axes() const {
+        if (kind == Kind::new_axis || kind == Kind::ellipsis) return 0;
+        return tensor && tensor->dtype() == DType::bool_ ? tensor->dims() : 1;
+    }
+};
+
+Item number_item(nb::handle item) {
+    const Py_ssize_t place = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
+    if (place == -1 && PyErr_Occurred()) throw nb::python_error();
+    return {Item::Kind::number, place, 0, 1, {}};
+}
+
+Item item_of(nb::handle item) {
+    if (item.is_none()) return {Item::Kind::new_axis};
+    if (item.ptr() == Py_Ellipsis) return {Item::Kind::ellipsis};
+    if (PySlice_Check(item.ptr())) {
+        Item range{Item::Kind::slice};
+        if (PySlice_Unpack(item.ptr(), &range.start, &range.stop, &range.step) < 0) throw nb::python_error();
+        return range;
+    }
+    const T tensor = as_tensor(item);
+    if (!tensor) return number_item(item);
+    if (tensor->dims() == 0 && is(tensor->dtype(), integers)) return number_item(scalar_to_python(*tensor));
+    return {Item::Kind::tensor, 0, 0, 1, tensor};
+}
+
+std::vector<Item> items_of(nb::handle key) {
+    std::vector<Item> items;
+    if (PyTuple_Check(key.ptr()))
+        for (nb::handle item : nb::borrow<nb::tuple>(key)) items.push_back(item_of(item));
+    else
+        items.push_back(item_of(key));
+    return items;
+}
+
 class Reader {
   public:
-    Reader(const T& x, const std::vector<nb::object>& items) : x_(x) {
+    /// `value`: of an assignment.
+    Reader(const T& x, const std::vector<Item>& items, const T& value) : x_(x), value_(value ? value : x) {
         int used = 0;
-        bool open = false;
-        for (const nb::object& item : items) {
-            open = open || item.ptr() == Py_Ellipsis;
-            used += axes_of_item(item);
-        }
+        for (const Item& item : items) used += item.axes();
         if (used > x->dims())
             fail(Kind::index, "tensora: ", used, " indices for a tensor with ", x->dims(), " dimensions");
         bool filled = false;
-        for (const nb::object& item : items) {
-            if (item.ptr() == Py_Ellipsis) {
+        for (const Item& item : items) {
+            if (item.kind == Item::Kind::ellipsis) {
                 if (filled) fail(Kind::index, "tensora: '...' stands twice in an index");
                 whole(x->dims() - used);
                 filled = true;
@@ -64,33 +100,24 @@ class Reader {
     std::vector<Subscript> subscripts;
 
   private:
-    static int axes_of_item(const nb::object& item) {
-        if (item.is_none() || item.ptr() == Py_Ellipsis) return 0;
-        const T tensor = as_tensor(item);
-        return tensor && tensor->dtype() == DType::bool_ ? tensor->dims() : 1;
-    }
-
     void whole(int n) {
         for (int i = 0; i < n; ++i)
             subscripts.push_back({Subscript::Kind::range, 0, 1, x_->shape()[axis_++], {}});
     }
 
-    void read(const nb::object& item) {
-        if (item.is_none()) {
+    void read(const Item& item) {
+        if (item.kind == Item::Kind::new_axis) {
             subscripts.push_back({Subscript::Kind::new_axis, 0, 1, 1, {}});
-        } else if (PySlice_Check(item.ptr())) {
-            subscripts.push_back(range(item.ptr(), x_->shape()[axis_++]));
-        } else if (const T tensor = as_tensor(item);
-                   !tensor || (tensor->dims() == 0 && is(tensor->dtype(), integers))) {
-            subscripts.push_back(
-                number(tensor ? scalar_to_python(*tensor) : nb::object(item), axis_, x_->shape()[axis_]));
+        } else if (item.kind == Item::Kind::slice) {
+            subscripts.push_back(range(item.start, item.stop, item.step, x_->shape()[axis_++]));
+        } else if (item.kind == Item::Kind::number) {
+            subscripts.push_back(number(item.start, axis_, x_->shape()[axis_]));
             ++axis_;
-        } else if (tensor->dtype() == DType::bool_) {
-            read_mask(tensor);
+        } else if (item.tensor->dtype() == DType::bool_) {
+            read_mask(item.tensor);
         } else {
-            subscripts.push_back(
-                {Subscript::Kind::tensor, 0, 1, 0,
-                 to_device(checked_index(tensor, x_->shape()[axis_], "index"), x_->device())});
+            const T places = checked_index(item.tensor, x_->shape()[axis_], "index", {x_, value_});
+            subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, to_device(places, x_->device())});
             ++axis_;
         }
     }
@@ -114,7 +141,7 @@ class Reader {
         }
     }
 
-    const T& x_;
+    const T x_, value_;
     int axis_ = 0;
 
   public:
@@ -122,18 +149,9 @@ class Reader {
     bool scalar_mask = true;
 };
 
-std::vector<nb::object> items_of(nb::handle key) {
-    std::vector<nb::object> items;
-    if (PyTuple_Check(key.ptr()))
-        for (nb::handle item : nb::borrow<nb::tuple>(key)) items.push_back(nb::borrow(item));
-    else
-        items.push_back(nb::borrow(key));
-    return items;
-}
-
 /// The subscripts, and the tensor with the axis that a 0-d mask adds, cut to no element where it is false.
-std::pair<T, std::vector<Subscript>> read(const T& x, nb::handle key) {
-    Reader reader(x, items_of(key));
+std::pair<T, std::vector<Subscript>> read(const T& x, nb::handle key, const T& value = {}) {
+    Reader reader(x, items_of(key), value);
     if (!reader.has_scalar_mask) return {x, std::move(reader.subscripts)};
     const T viewed = subscripted(x, reader.subscripts);
     int axis = 0;
@@ -154,21 +172,27 @@ T get_item(const T& x, nb::handle key) {
     return subscripted(from, subscripts);
 }
 
-void set_item(const T& x, nb::handle key, nb::handle value) {
-    const auto [to, subscripts] = read(x, key);
+namespace {
+
+/// A value that is assigned to elements of `x`, as a tensor.
+T assigned(const T& x, nb::handle value) {
     const DeviceScope scope(cpu);
     T source;
-    if (!nb::try_cast<T>(value, source) || !source) {
-        if (is_number(value)) {
-            const DType dtype = scalar_dtype(value, x->dtype());
-            if (is(dtype, inexact) && !is(x->dtype(), inexact))
-                fail(Kind::type, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
-                     name_of(x->dtype()));
-            source = scalar_tensor(value, x->dtype());
-        } else {
-            source = to_device(tensor_from(value, std::nullopt), x->device());
-        }
-    }
+    if (nb::try_cast<T>(value, source) && source) return source;
+    if (!is_number(value)) return to_device(tensor_from(value, std::nullopt), x->device());
+    const DType dtype = scalar_dtype(value, x->dtype());
+    if (is(dtype, inexact) && !is(x->dtype(), inexact))
+        fail(Kind::type, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
+             name_of(x->dtype()));
+    return scalar_tensor(value, x->dtype());
+}
+
+}  // namespace
+
+void set_item(const T& x, nb::handle key, nb::handle value) {
+    const T source = assigned(x, value);
+    const auto [to, subscripts] = read(x, key, source);
+    const DeviceScope scope(cpu);
     assign(to, subscripts, source);
 }
 

@@ -335,9 +335,10 @@ void bind_tensor(nb::module_& module) {
         [](const T& x, nb::handle stream, nb::handle max_version, nb::handle device,
            std::optional<bool> copy) {
             const auto wanted = stream.is_none() ? std::nullopt : std::optional(nb::cast<int64_t>(stream));
-            if (device.is_none() || nb::cast<std::pair<int, int>>(device) == dlpack_device(*x))
-                return to_dlpack(x, max_version, copy, wanted);
-            if (nb::cast<int>(device[0]) != 1 || (copy && !*copy)) {
+            const auto place =
+                device.is_none() ? dlpack_device(*x) : nb::cast<std::pair<int, int>>(nb::tuple(device));
+            if (place == dlpack_device(*x)) return to_dlpack(x, max_version, copy, wanted);
+            if (place.first != 1 || (copy && !*copy)) {
                 PyErr_SetString(
                     PyExc_BufferError,
                     "__dlpack__: the memory is on another device than the one asked for, and only "

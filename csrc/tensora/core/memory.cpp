@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "tensora/core/base.h"
 #include "tensora/core/budget.h"
@@ -159,47 +160,75 @@ struct FreeLists {
     static constexpr size_t kept = 256;
     std::array<std::vector<void*>, largest / 64 + 1> lists;
     ~FreeLists() {
-        lists_alive = false;
         for (auto& list : lists)
             for (void* memory : list) std::free(memory);  // as the global delete does
     }
 
     void* take(size_t slot) {
-        if (slot >= lists.size() || !lists_alive || lists[slot].empty()) return nullptr;
+        if (slot >= lists.size() || lists[slot].empty()) return nullptr;
         void* const memory = lists[slot].back();
         lists[slot].pop_back();
         return memory;
     }
     bool give(void* memory, size_t slot) {
-        if (slot >= lists.size() || !lists_alive || lists[slot].size() >= kept) return false;
+        if (slot >= lists.size() || lists[slot].size() >= kept) return false;
         lists[slot].push_back(memory);
         return true;
     }
 };
-thread_local FreeLists aligned_lists, object_lists;
+
+struct ThreadLists {
+    FreeLists aligned, objects;
+};
+// A pointer: glibc keeps less than 2 kB of static thread-local memory for all libraries that are loaded
+// later.
+thread_local constinit ThreadLists* thread_lists = nullptr;
+
+ThreadLists* make_thread_lists() {
+    struct Owner {
+        ~Owner() {
+            lists_alive = false;
+            delete std::exchange(thread_lists, nullptr);
+        }
+    };
+    static thread_local const Owner owner;
+    (void)owner;
+    return thread_lists = new ThreadLists;
+}
+
+/// Lists of this thread; null when its objects are being destroyed.
+ThreadLists* lists_of_thread() {
+    if (thread_lists) [[likely]]
+        return thread_lists;
+    return lists_alive ? make_thread_lists() : nullptr;
+}
 
 size_t slot_of(size_t size) { return (size + 63) / 64; }
 
 }  // namespace
 
 void* take_small(size_t size) {
-    if (void* const memory = aligned_lists.take(slot_of(size))) return memory;
+    ThreadLists* const lists = lists_of_thread();
+    if (void* const memory = lists ? lists->aligned.take(slot_of(size)) : nullptr) return memory;
     void* const memory = std::aligned_alloc(64, slot_of(size) * 64);
     if (!memory) throw std::bad_alloc();
     return memory;
 }
 
 void give_small(void* memory, size_t size) {
-    if (!aligned_lists.give(memory, slot_of(size))) std::free(memory);
+    ThreadLists* const lists = lists_of_thread();
+    if (!lists || !lists->aligned.give(memory, slot_of(size))) std::free(memory);
 }
 
 void* take_object(size_t size) {
-    if (void* const memory = object_lists.take(slot_of(size))) return memory;
+    ThreadLists* const lists = lists_of_thread();
+    if (void* const memory = lists ? lists->objects.take(slot_of(size)) : nullptr) return memory;
     return ::operator new(size);
 }
 
 void give_object(void* memory, size_t size) {
-    if (!object_lists.give(memory, slot_of(size))) ::operator delete(memory);
+    ThreadLists* const lists = lists_of_thread();
+    if (!lists || !lists->objects.give(memory, slot_of(size))) ::operator delete(memory);
 }
 
 const char* name_of(Role role) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -188,7 +189,14 @@ struct State {
 };
 
 constexpr int most_devices = 64;
-thread_local std::array<Stream, most_devices> chosen_streams{};
+// Made when a stream is chosen: thread-local memory of a library is scarce (see core/memory.cpp).
+thread_local std::unique_ptr<std::array<Stream, most_devices>> chosen_streams;
+
+Stream& chosen_stream(int device) {
+    if (!chosen_streams) chosen_streams = std::make_unique<std::array<Stream, most_devices>>();
+    return (*chosen_streams)[size_t(device)];
+}
+
 thread_local Stream stream_before_capture = nullptr;
 
 State& state(int device) {
@@ -302,12 +310,12 @@ void trim_pool(int device) {
 }
 
 Stream current_stream(int device) {
-    const Stream chosen = chosen_streams[size_t(device)];
+    const Stream chosen = chosen_streams ? chosen_stream(device) : nullptr;
     return chosen ? chosen : state(device).stream;
 }
 void set_stream(int device, Stream stream) {
     check_device(device);
-    chosen_streams[size_t(device)] = stream;
+    chosen_stream(device) = stream;
 }
 
 Stream make_stream(int device) {
@@ -440,11 +448,11 @@ void begin_graph(int device) {
     if (!one.capture_stream) check(driver().cuStreamCreate(&one.capture_stream, 1), "to make a stream");
     constexpr int this_thread = 1;  // other threads may do what they like
     check(driver().cuStreamBeginCapture_v2(one.capture_stream, this_thread), "to begin a graph");
-    stream_before_capture = std::exchange(chosen_streams[size_t(device)], one.capture_stream);
+    stream_before_capture = std::exchange(chosen_stream(device), one.capture_stream);
 }
 
 void* end_graph(int device, bool used) {
-    chosen_streams[size_t(device)] = std::exchange(stream_before_capture, nullptr);
+    chosen_stream(device) = std::exchange(stream_before_capture, nullptr);
     void *graph = nullptr, *ready = nullptr;
     Result result = driver().cuStreamEndCapture(state(device).capture_stream, &graph);
     if (used && result == 0) result = driver().cuGraphInstantiateWithFlags(&ready, graph, 0);

@@ -1,5 +1,6 @@
 // Loops of the elementwise operations. Compiled once for each instruction set: TENSORA_ISA names it. Types
 // that a wider set does not speed up much (TENSORA_ALL_TYPES is not defined) are left to the baseline.
+#include <algorithm>
 #include <array>
 
 #include "tensora/kernels/loops.h"
@@ -27,6 +28,25 @@ template <typename E>
 TENSORA_INLINE const E& at(const char* data, int64_t step, int64_t i) {
     return *reinterpret_cast<const E*>(data + step * i);
 }
+
+/// Two forms of a formula: one without branches, whose loop is vectorized, for all pairs of which `is_slow`
+/// is false.
+template <typename F>
+struct QuickForm {
+    static constexpr bool exists = false;
+};
+template <>
+struct QuickForm<floor_divide_formula> {
+    static constexpr bool exists = true;
+    template <typename E>
+    static TENSORA_INLINE E of(E x, E y) {
+        return floor_divide_quickly(x, y);
+    }
+    template <typename E>
+    static TENSORA_INLINE bool is_slow(E x, E y) {
+        return floor_divide_is_slow(x, y);
+    }
+};
 
 /// `F::of` of stored values; halves are computed as floats.
 template <typename F, typename S>
@@ -57,9 +77,38 @@ struct Loops {
         }
     }
 
+    /// Blocks by the quick form; a block with a pair that it does not apply to by the formula.
+    template <int x_step, int y_step>
+    static void two_quickly(int64_t n, S* out, const S* x, const S* y) {
+        using Mask = typename Bits<E>::Int;
+        constexpr int64_t block = 256;
+        for (int64_t begin = 0; begin < n; begin += block) {
+            const int64_t size = n - begin < block ? n - begin : block;
+            const S *const a = x + begin * x_step, *const b = y + begin * y_step;
+            S results[block];  // the output may be an input
+            Mask slow = 0;
+            for (int64_t i = 0; i < size; ++i) {
+                results[i] = QuickForm<F>::of(a[i * x_step], b[i * y_step]);
+                slow |= QuickForm<F>::is_slow(a[i * x_step], b[i * y_step]) ? Mask(-1) : Mask(0);
+            }
+            if (slow) [[unlikely]]
+                for (int64_t i = 0; i < size; ++i) results[i] = value(a[i * x_step], b[i * y_step]);
+            std::copy_n(results, size, out + begin);
+        }
+    }
+
     static void two(int64_t n, char* out_bytes, int64_t out_step, const char* const* in,
                     const int64_t* steps) {
         using O = Stored<2>;
+        if constexpr (QuickForm<F>::exists && Real<S>) {
+            const S *const a = reinterpret_cast<const S*>(in[0]), *const b =
+                                                                      reinterpret_cast<const S*>(in[1]);
+            S* const to = reinterpret_cast<S*>(out_bytes);
+            const bool x_dense = steps[0] == sizeof(S), y_dense = steps[1] == sizeof(S);
+            if (out_step == sizeof(S) && x_dense && y_dense) return two_quickly<1, 1>(n, to, a, b);
+            if (out_step == sizeof(S) && x_dense && steps[1] == 0) return two_quickly<1, 0>(n, to, a, b);
+            if (out_step == sizeof(S) && steps[0] == 0 && y_dense) return two_quickly<0, 1>(n, to, a, b);
+        }
         const bool dense = out_step == sizeof(O);
         O* __restrict out = reinterpret_cast<O*>(out_bytes);
         const S* x = reinterpret_cast<const S*>(in[0]);

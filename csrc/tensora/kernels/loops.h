@@ -72,7 +72,8 @@ struct SoftmaxJob {
 };
 
 /// Loss of each row: (1 - smoothing) w[t] (lse - x[t]) + smoothing / n * sum of w[j] (lse - x[j]), where t is
-/// the target and lse = log(sum of exp(x[j])). A row whose target is `ignored` counts for nothing.
+/// the target and lse = log(sum of exp(x[j])). A row whose target is `ignored`, or no class, counts for
+/// nothing.
 struct CrossEntropyJob {
     int64_t n;
     const void* x;
@@ -85,6 +86,12 @@ struct CrossEntropyJob {
     void* loss;        ///< of each row; of the backward loop: their gradients
     void* row_weight;  ///< w[t]; forward only
     void* gx = nullptr;
+
+    /// Class of a row, or -1. Memory of targets may be shared with another library: it is read once.
+    int64_t class_of(int64_t row) const {
+        const int64_t value = __atomic_load_n(target + row, __ATOMIC_RELAXED);
+        return value == ignored || value < 0 || value >= n ? -1 : value;
+    }
 };
 
 /// out = (x - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + eps) of each row.

@@ -233,10 +233,11 @@ TENSORA_SPECIAL double bessel_i_scaled(int order, double given) {
         const double odd = 2 * k - 1;
         sum += term *= (odd * odd - 4 * order) / (8 * k * x);
     }
-    return x == INFINITY ? 0 : sign * sum / math::sqrt(2 * M_PI * x);
+    return x == INFINITY ? 0 : sign * sum / (2.50662827463100050242 * math::sqrt(x));
 }
 TENSORA_SPECIAL double bessel_i(int order, double x) {
-    return bessel_i_scaled(order, x) * math::exp(math::fabs(x));
+    const double root = math::exp(math::fabs(x) / 2);
+    return bessel_i_scaled(order, x) * root * root;  // e^|x| overflows before the function does
 }
 
 /// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
@@ -248,7 +249,7 @@ TENSORA_SPECIAL double scaled_erfc(double x) {
     }
     double term = 1, sum = 1;
     for (int k = 1; k < 30 && math::fabs(term) > 1e-18; ++k) sum += term *= -(2 * k - 1) / (2 * x * x);
-    return sum / (x * 1.77245385090551602730);
+    return sum / 1.77245385090551602730 / x;
 }
 
 TENSORA_SPECIAL double log_of_normal(double x) {
@@ -259,20 +260,26 @@ TENSORA_SPECIAL double log_of_normal(double x) {
 /// Quantile of the normal distribution: Abramowitz and Stegun 26.2.23, then steps of Halley's method.
 TENSORA_SPECIAL double normal_quantile(double p) {
     if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+    if (p == 0.5) return 0;
     if (p > 0.5) return -normal_quantile(1 - p);
     const double t = math::sqrt(-2 * math::log(p));
     double y =
         (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t;
     for (int i = 0; i < 3; ++i) {
-        const double miss = math::erfc(-y * M_SQRT1_2) / 2 - p;
-        const double step = miss * 2.50662827463100050242 * math::exp(y * y / 2);
+        // Distance from p over the density; by logarithms where the density is close to the smallest numbers.
+        const double miss = p > 1e-280
+                                ? (math::erfc(-y * M_SQRT1_2) / 2 - p) * math::exp(y * y / 2)
+                                : scaled_erfc(-y * M_SQRT1_2) / 2 - math::exp(math::log(p) + y * y / 2);
+        const double step = miss * 2.50662827463100050242;
         y -= step / (1 + y * step / 2);
     }
     return y;
 }
 
-/// Zeta function of Hurwitz for positive q: the sum of its first terms and Euler's and Maclaurin's formula.
-TENSORA_SPECIAL double positive_zeta(double s, double q) {
+/// q^(s - 1) times the zeta function of Hurwitz for positive finite q: the sum of its first terms, and
+/// Euler's and Maclaurin's formula. At most some 60 terms are added: while their base is below 12 + s, they
+/// shrink quickly. Nothing overflows or underflows before the zeta function itself does.
+TENSORA_SPECIAL double scaled_zeta(double s, double q) {
     constexpr double bernoulli[] = {1.0 / 12,
                                     -1.0 / 720,
                                     1.0 / 30240,
@@ -281,33 +288,37 @@ TENSORA_SPECIAL double positive_zeta(double s, double q) {
                                     -691.0 / 1307674368000.0,
                                     1.0 / 74724249600.0,
                                     -3617.0 / 10670622842880000.0};
-    double sum = 0;
-    for (; q < 12 + s; ++q) {
-        const double term = math::pow(q, -s);
-        sum += term;
-        if (term < 1e-18 * sum) return sum;
+    double sum = 0, term = 1, at = q;
+    for (int k = 1; at < 12 + s; ++k) {
+        sum += term / q;
+        if (term / q <= 1e-18 * sum) return sum;
+        term = math::exp(-s * math::log1p(k / q));
+        at = q + k;
     }
-    double power = math::pow(q, -s);
-    sum += power * q / (s - 1) + power / 2;
-    double factor = s * power / q;
+    sum += term * (at / q / (s - 1) + 0.5 / q);
+    double factor = s * term / at / q;
     for (int j = 0; j < 8; ++j) {
         sum += bernoulli[j] * factor;
-        factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / (q * q);
+        factor *= (s + 2 * j + 1) / at * ((s + 2 * j + 2) / at);
     }
     return sum;
 }
+
+TENSORA_SPECIAL double positive_zeta(double s, double q) { return math::pow(q, 1 - s) * scaled_zeta(s, q); }
 
 TENSORA_SPECIAL double hurwitz_zeta(double s, double q) {
     if (s == 1) return INFINITY;
     if (!(s > 1) || q != q) return NAN;
     if (s == INFINITY) return q < 1 ? INFINITY : q == 1 ? 1 : 0;
     if (q > 0) return q == INFINITY ? 0 : positive_zeta(s, q);
+    if (q == -INFINITY) return INFINITY;
     const double steps = -math::floor(q), f = q + steps;
     if (f == 0) return INFINITY;
     if (s != math::floor(s)) return NAN;
-    // The terms of negative numbers mirrored: sums that do not grow with them.
-    const double mirrored = positive_zeta(s, 1 - f) - positive_zeta(s, steps + 1 - f);
-    return positive_zeta(s, f) + (math::fmod(s, 2) == 0 ? mirrored : -mirrored);
+    // The terms of negative numbers mirrored: sums that do not grow with them. Those of odd s may cancel.
+    const double positive = positive_zeta(s, f), mirrored = positive_zeta(s, 1 - f);
+    const double rest = positive_zeta(s, steps + 1 - f);
+    return math::fmod(s, 2) == 0 ? (positive + mirrored) - rest : (positive - mirrored) + rest;
 }
 
 }  // namespace accelera::tensora::TENSORA_ISA

@@ -1,6 +1,9 @@
 // Loops of the reductions, compiled once for each instruction set, with sums in any order.
 #include <algorithm>
 #include <limits>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 #include "tensora/kernels/loops.h"
 #include "tensora/kernels/scalar.h"
@@ -87,10 +90,86 @@ void start(int64_t n, char* acc) {
     std::fill_n(reinterpret_cast<typename R::A*>(acc), n, R::identity());
 }
 
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int vector_bytes = 32;
+#else
+constexpr int vector_bytes = 16;
+#endif
+constexpr int width = vector_bytes / int(sizeof(double));
+
+typedef double Wide __attribute__((vector_size(vector_bytes)));
+
+TENSORA_INLINE Wide widened(const float* x) {
+#if defined(__AVX512F__)
+    return _mm512_cvtps_pd(_mm256_loadu_ps(x));  // gcc 12 makes two conversions of __builtin_convertvector
+#else
+    typedef float Narrow __attribute__((vector_size(vector_bytes / 2), aligned(sizeof(float)), may_alias));
+    return __builtin_convertvector(*reinterpret_cast<const Narrow*>(x), Wide);
+#endif
+}
+
+/// Sum of neighbouring floats in double, in as many independent sums as additions are in flight.
+double sum_of_floats(int64_t n, const float* x) {
+    constexpr int vectors = 8;
+    Wide sums[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sums[v] = Wide{};
+    int64_t i = 0;
+    for (; i + vectors * width <= n; i += vectors * width) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v) sums[v] += widened(x + i + v * width);
+    }
+    for (; i + width <= n; i += width) sums[0] += widened(x + i);
+#pragma GCC unroll 8
+    for (int v = 1; v < vectors; ++v) sums[0] += sums[v];
+    double total = 0;
+#pragma GCC unroll 8
+    for (int k = 0; k < width; ++k) total += sums[0][k];
+    for (; i < n; ++i) total += double(x[i]);
+    return total;
+}
+
+template <typename S>
+void widen(int64_t n, const S* x, float* to) {
+    int64_t i = 0;
+#if defined(__F16C__)
+    if constexpr (std::is_same_v<S, Half>)
+        for (; i + 8 <= n; i += 8)
+            _mm256_storeu_ps(to + i,
+                             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+#endif
+    for (; i < n; ++i) to[i] = float(x[i]);
+}
+
+template <typename S>
+double sum_of_halves(int64_t n, const S* x) {
+    constexpr int64_t block = 1024;
+    float values[block];
+    double total = 0;
+    for (int64_t begin = 0; begin < n; begin += block) {
+        const int64_t size = std::min(block, n - begin);
+        widen(size, x + begin, values);
+        total += sum_of_floats(size, values);
+    }
+    return total;
+}
+
 template <typename R, typename S>
 void line(int64_t n, const char* x, int64_t step, char* acc_bytes) {
     using A = typename R::A;
     A& acc = *reinterpret_cast<A*>(acc_bytes);
+    if constexpr (std::is_same_v<R, Sum<S>> && (std::is_same_v<S, float> || is_half<S>)) {
+        const S* const from = reinterpret_cast<const S*>(x);
+        if (step == sizeof(S)) {
+            if constexpr (is_half<S>)
+                acc += sum_of_halves(n, from);
+            else
+                acc += sum_of_floats(n, from);
+            return;
+        }
+    }
     if (step != sizeof(S)) {
         A sum = acc;
         for (int64_t i = 0; i < n; ++i) sum = R::both(sum, R::one(*reinterpret_cast<const S*>(x + i * step)));

@@ -147,9 +147,9 @@ struct Rows {
         const int64_t n = job.n;
         const E* const weight = static_cast<const E*>(job.weight);
         for (int64_t k = begin; k < end; ++k) {
-            const int64_t target = job.target[k];
+            const int64_t target = job.class_of(k);
             at(job.loss, k) = at(job.lse, k) = at(job.row_weight, k) = 0;
-            if (target == job.ignored) continue;
+            if (target < 0) continue;
             const S* const x = row(job.x, k, n);
             const E most = largest(n, x);
             const double logarithm = std::log(exponentials(n, x, most));
@@ -172,8 +172,8 @@ struct Rows {
         const E* const weight = static_cast<const E*>(job.weight);
         for (int64_t k = begin; k < end; ++k) {
             S* const gx = row(job.gx, k, n);
-            const int64_t target = job.target[k];
-            if (target == job.ignored) {
+            const int64_t target = job.class_of(k);
+            if (target < 0) {
                 std::fill_n(gx, n, S(0.0f));
                 continue;
             }

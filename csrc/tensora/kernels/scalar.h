@@ -273,7 +273,8 @@ TENSORA_INLINE E digamma_of(E given) {
     if (x == 0) return math::copysign(E(INFINITY), -given);
     if (x < 0) {
         if (x == math::floor(x)) return E(NAN);
-        result = -M_PI / math::tan(M_PI * x);
+        result =
+            -M_PI / math::tan(M_PI * (x - math::floor(x + 0.5)));  // the tangent of a large angle is inexact
         x = 1 - x;
     }
     while (x < 10) {
@@ -288,12 +289,20 @@ TENSORA_INLINE E digamma_of(E given) {
     return E(result + math::log(x) - 0.5 / x - series);
 }
 
+/// n! zeta(n + 1, x). By logarithms where the factorial overflows or the zeta function underflows: the
+/// product may do neither.
+TENSORA_SPECIAL double gamma_times_zeta(double n, double x) {
+    const double zeta = hurwitz_zeta(n + 1, x);
+    if ((n < 171 && math::fabs(zeta) > 1e-290) || !(x > 0 && x < INFINITY)) return math::tgamma(n + 1) * zeta;
+    return math::exp(lgamma_of(n + 1) - n * math::log(x) + math::log(scaled_zeta(n + 1, x)));
+}
+
 /// The n-th derivative of digamma.
 template <typename E>
 TENSORA_INLINE E polygamma_of(E n, E x) {
     if (n == E(0)) return digamma_of(x);
-    if (!(n > E(0) && n == math::floor(n))) return E(NAN);
-    const double size = math::tgamma(double(n) + 1) * hurwitz_zeta(double(n) + 1, double(x));
+    if (!(n > E(0) && n == math::floor(n)) || n > math::numeric_limits<E>::max()) return E(NAN);
+    const double size = gamma_times_zeta(double(n), double(x));
     return E(math::fmod(n, E(2)) == E(0) ? -size : size);
 }
 
@@ -311,7 +320,7 @@ TENSORA_INLINE int32_t exponent_of(E x) {
     return isfinite_of(x) ? exponent : 0;
 }
 
-/// Inverse of erf: Giles's approximation (2010), then two steps of Halley's method.
+/// Inverse of erf: Giles's approximation (2010), then Halley's method: two steps, some more close to 1.
 template <typename E>
 TENSORA_INLINE E erfinv_of(E given) {
     const double x = double(given);
@@ -337,10 +346,13 @@ TENSORA_INLINE E erfinv_of(E given) {
                                 w * (-0.00367342844 +
                                      w * (0.00134934322 + w * (0.000100950558 - w * 0.000200214257)))))));
     }
-    double y = p * x;
-    for (int i = 0; i < 2; ++i) {
-        const double miss = (x < 0 ? -1 : 1) * ((1 - math::fabs(x)) - math::erfc(math::fabs(y)));
-        const double step = miss / (M_2_SQRTPI * math::exp(-y * y));
+    double y = p * x, step = y;
+    for (int i = 0; i < 12 && math::fabs(step) > 1e-9 * math::fabs(y); ++i) {
+        // Close to 0 by erf and close to 1 by erfc: neither difference cancels.
+        const double size = math::fabs(x);
+        const double miss =
+            size < 0.5 ? math::erf(math::fabs(y)) - size : (1 - size) - math::erfc(math::fabs(y));
+        step = (x < 0 ? -miss : miss) / (M_2_SQRTPI * math::exp(-y * y));
         y -= step / (1 + y * step);
     }
     return E(y);
@@ -359,6 +371,22 @@ TENSORA_INLINE E floor_divide_slowly(E x, E y) {
     return q - whole > E(0.5) ? whole + E(1) : whole;
 }
 
+/// Quotient by division, rounded, and correction by the sign of the exact remainder: x / y may round up to
+/// the next integer.
+template <Real E>
+TENSORA_INLINE E floor_divide_quickly(E x, E y) {
+    const E q = math::floor(x / y);
+    const E r = math::fma(-q, y, x);
+    return (r != E(0)) & ((r < E(0)) ^ (y < E(0))) ? q - E(1) : q;
+}
+/// Whether `floor_divide_quickly` does not apply: to infinities, NaN, and quotients close to those beyond
+/// which E has no fractions.
+template <Real E>
+TENSORA_INLINE bool floor_divide_is_slow(E x, E y) {
+    constexpr E largest_exact = math::is_same_v<E, float> ? E(0x1p22) : E(0x1p51);
+    return !(math::fabs(x / y) < largest_exact) | !(math::fabs(y) <= math::numeric_limits<E>::max());
+}
+
 template <typename E>
 TENSORA_INLINE E floor_divide_of(E x, E y) {
     if constexpr (Integer<E>) {
@@ -370,14 +398,7 @@ TENSORA_INLINE E floor_divide_of(E x, E y) {
         }
         return E(x / y);
     } else {
-        // x / y may round up to the next integer. The sign of the exact remainder tells.
-        constexpr E largest_exact = math::is_same_v<E, float> ? E(0x1p22) : E(0x1p51);
-        const E q = math::floor(x / y);
-        if (math::fabs(q) < largest_exact && math::fabs(y) <= math::numeric_limits<E>::max()) {
-            const E r = math::fma(-q, y, x);
-            return r != E(0) && (r < E(0)) != (y < E(0)) ? q - E(1) : q;
-        }
-        return floor_divide_slowly(x, y);
+        return floor_divide_is_slow(x, y) ? floor_divide_slowly(x, y) : floor_divide_quickly(x, y);
     }
 }
 /// Remainder with the sign of the divisor, as Python's.

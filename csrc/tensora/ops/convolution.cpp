@@ -115,13 +115,27 @@ void exchange_channels(const Geometry& g, const Pass<E>& pass, const E* weight, 
     });
 }
 
-/// For each residue of places modulo the strides, a pass with the taps that reach these places.
+/// Residues modulo the stride of the places that some tap reaches; all others have no gradient.
+std::vector<int64_t> reached_residues(const Geometry& g, int axis) {
+    std::vector<int64_t> residues;
+    for (int64_t t = 0; t < g.kernel[axis]; ++t) residues.push_back(t * g.dilation[axis] % g.stride[axis]);
+    std::sort(residues.begin(), residues.end());
+    residues.erase(std::unique(residues.begin(), residues.end()), residues.end());
+    return residues;
+}
+
+/// For each reached residue of places modulo the strides, a pass with the taps that reach these places.
 template <typename E>
 void input_passes(const Geometry& g, const T& y, const T& weight, const T& out) {
     const Scratch exchanged(std::max<int64_t>(1, weight->size()) * int64_t(sizeof(E)));
-    for (int64_t d = 0; d < g.stride[0]; ++d)
-        for (int64_t i = 0; i < g.stride[1]; ++i)
-            for (int64_t j = 0; j < g.stride[2]; ++j) {
+    const std::vector<int64_t> residues[] = {reached_residues(g, 0), reached_residues(g, 1),
+                                             reached_residues(g, 2)};
+    bool all = true;
+    for (int i = 0; i < 3; ++i) all = all && int64_t(residues[i].size()) == g.stride[i];
+    if (!all) std::fill_n(out->data<E>(), out->size(), E(0));
+    for (int64_t d : residues[0])
+        for (int64_t i : residues[1])
+            for (int64_t j : residues[2]) {
                 Pass<E> pass{{gradient_axis(g, 0, d), gradient_axis(g, 1, i), gradient_axis(g, 2, j)},
                              g.images,
                              g.groups,
@@ -290,7 +304,12 @@ Dims wished_extents(const Params& params) {
     return Dims(params.c.begin() + n, params.c.size() - n);
 }
 
-int64_t reach(int64_t kernel, int64_t dilation) { return dilation * (kernel - 1) + 1; }
+/// Elements from the first to the last that a kernel reads.
+int64_t reach(int64_t kernel, int64_t dilation) {
+    int64_t distance = 0;
+    const bool overflows = __builtin_mul_overflow(dilation, kernel - 1, &distance);
+    return overflows || distance == INT64_MAX ? INT64_MAX : distance + 1;
+}
 
 Dims output_extents(const char* op, const Dims& in, const Dims& kernel, const Params& params) {
     Dims result;
@@ -461,7 +480,9 @@ Params checked(const char* op, const T& x, const T& weight, const Windows& windo
         require(windows.stride[i] > 0 && windows.dilation[i] > 0 && windows.padding[i] >= 0, op, ": stride ",
                 windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
                 windows.padding.words(), "; strides and dilations are at least 1, padding at least 0");
-    require(groups > 0, op, ": ", groups, " groups; give at least 1");
+    check_sizes(op, windows);
+    require(groups > 0 && groups <= INT32_MAX, op, ": ", groups,
+            " groups; give at least 1 and at most one for each channel");
     Params params;
     params.a = windows.stride;
     params.b = windows.padding;

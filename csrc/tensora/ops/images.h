@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "tensora/core/threads.h"
@@ -34,6 +35,16 @@ inline void check_types(const Call& call) {
                  name_of(x->dtype()), "; convert one with .to()");
 }
 
+/// Raise for numbers whose sums and products with extents might overflow.
+inline void check_sizes(const char* op, const Windows& windows) {
+    constexpr int64_t largest = int64_t(1) << 48;
+    for (int i = 0; i < windows.stride.size(); ++i)
+        require(
+            windows.stride[i] <= largest && windows.dilation[i] <= largest && windows.padding[i] <= largest,
+            op, ": stride ", windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
+            windows.padding.words(), "; give at most ", largest, " each");
+}
+
 inline Dims extents(const Dims& shape) { return Dims(shape.begin() + 2, shape.size() - 2); }
 
 inline Dims image_shape(int64_t images, int64_t channels, const Dims& extents) {
@@ -51,23 +62,28 @@ struct Axis {
     int64_t to = 0, to_step = 1;  ///< output i is written at to + i * to_step
     int64_t extent = 0;           ///< of the source
 
-    // Taps that are a multiple of `step` apart read one row of every step-th element, shifted.
+    // Taps that are a multiple of `step` apart read one row of every step-th element, shifted. Taps that are
+    // further apart than a row is long do not share one: it would be mostly elements that no tap reads.
     std::vector<int64_t> base;  ///< first element of each such row
     std::vector<int64_t> row, shift;
     int64_t most_shift = 0;
 
     void find_rows() {
+        constexpr int64_t shared_length = 4096;
+        const int64_t longest = std::max(outs, shared_length);
         row.resize(from.size());
         shift.resize(from.size());
-        for (size_t t = 0; t < from.size(); ++t) {
-            size_t r = 0;
-            while (r < base.size() && (from[t] - base[r]) % step) ++r;
-            if (r == base.size()) base.push_back(from[t]);
-            base[r] = std::min(base[r], from[t]);
-            row[t] = int64_t(r);
-        }
-        for (size_t t = 0; t < from.size(); ++t) {
-            shift[t] = (from[t] - base[size_t(row[t])]) / step;
+        std::unordered_map<int64_t, size_t> latest;  // row of each residue modulo `step`
+        const bool rises = from.empty() || from.front() <= from.back();
+        for (size_t k = 0; k < from.size(); ++k) {
+            const size_t t = rises ? k : from.size() - 1 - k;
+            const auto [place, is_new] = latest.try_emplace((from[t] % step + step) % step, base.size());
+            if (is_new || (from[t] - base[place->second]) / step > longest) {
+                place->second = base.size();
+                base.push_back(from[t]);
+            }
+            row[t] = int64_t(place->second);
+            shift[t] = (from[t] - base[place->second]) / step;
             most_shift = std::max(most_shift, shift[t]);
         }
     }

@@ -14,53 +14,113 @@ namespace accelera::tensora {
 
 namespace {
 
-/// Counts negative places from the front. Raises where one is out of range.
-void wrap_places(int64_t* places, int64_t n, int64_t extent, const char* op) {
-    for (int64_t i = 0; i < n; ++i) {
-        if (places[i] < -extent || places[i] >= extent)
-            fail(Kind::index, op, ": index ", places[i], " of an axis with ", extent, " elements");
-        if (places[i] < 0) places[i] += extent;
-    }
+/// Read an element once: another library or thread may write to memory that it shares at any time.
+int64_t read_once(const int64_t* place) { return __atomic_load_n(place, __ATOMIC_RELAXED); }
+
+/// The place counted from the front; raises if it is out of range.
+int64_t wrapped(int64_t place, int64_t extent, const char* op) {
+    if (place < -extent || place >= extent)
+        fail(Kind::index, op, ": index ", place, " of an axis with ", extent, " elements");
+    return place < 0 ? place + extent : place;
 }
 
-const Op& wrap_index_op =
-    enter({.name = "wrap_index",
-           .family = Family::indexing,
-           .arity = 1,
-           .types = integers,
-           .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
-           .cpu =
-               [](Call& call) {
-                   copy_elements(call.input(), *call.out[0]);
-                   wrap_places(call.out[0]->data<int64_t>(), call.out[0]->size(), call.params.a[0], "index");
-               }});
+void wrap_places(int64_t n, const int64_t* from, int64_t extent, int64_t* to, const char* op) {
+    for (int64_t i = 0; i < n; ++i) to[i] = wrapped(read_once(from + i), extent, op);
+}
+
+/// Places of an index that were valid when the operation was called. Kernels check each again, since the
+/// memory of the index may have changed after the forward pass.
+class CheckedPlaces {
+  public:
+    CheckedPlaces(const T& index, int64_t extent, const char* op)
+        : index_(contiguous(index)), places_(index_->data<int64_t>()), extent_(extent), op_(op) {}
+
+    int64_t size() const { return index_->size(); }
+    int64_t operator[](int64_t i) const {
+        const int64_t place = read_once(places_ + i);
+        if (uint64_t(place) >= uint64_t(extent_)) [[unlikely]]
+            refuse(place);
+        return place;
+    }
+
+  private:
+    [[noreturn]] void refuse(int64_t place) const {
+        fail(Kind::index, op_, ": index ", place, " of an axis with ", extent_,
+             " elements. The memory of the index was changed after the index was checked; pass a copy");
+    }
+
+    T index_;
+    const int64_t* places_;
+    int64_t extent_;
+    const char* op_;
+};
+
+const Op& wrap_index_op = enter({.name = "wrap_index",
+                                 .family = Family::indexing,
+                                 .arity = 1,
+                                 .types = integers,
+                                 .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+                                 .cpu =
+                                     [](Call& call) {
+                                         const T index = contiguous(cast(call.in[0], DType::i64));
+                                         wrap_places(index->size(), index->data<int64_t>(), call.params.a[0],
+                                                     call.out[0]->data<int64_t>(), "index");
+                                     }});
+
+bool is_any_recorded(std::initializer_list<T> readers) {
+    return any_tracked(std::span(readers.begin(), readers.size()));
+}
+
+/// A step of its own and no operation of the table: a budget that ran it again would read memory that may
+/// have changed.
+template <typename Fill>
+T filled_copy(const T& index, Fill fill) {
+    const DeviceScope scope(index->device());
+    const T result = Tensor::empty(index->shape(), DType::i64);
+    const RecordedStep step("index", {{&index, 1}, {&result, 1}});
+    fill(*result);
+    step.read(*index->storage());
+    step.write(*result->storage());
+    return result;
+}
+
+T wrapped_copy(const T& index, int64_t extent, const char* op) {
+    return filled_copy(index, [&](Tensor& result) {
+        wrap_places(index->size(), index->data<int64_t>(), extent, result.data<int64_t>(), op);
+    });
+}
 
 }  // namespace
 
-T checked_index(const T& given, int64_t extent, const char* op) {
+T recorded_index(const T& index, std::initializer_list<T> readers) {
+    if (index->dtype() != DType::i64 || !is_any_recorded(readers)) return index;
+    const GradMode off(false);
+    if (Capture::here()) return copy(index);
+    return filled_copy(index, [&](Tensor& result) { copy_elements(*index, result); });
+}
+
+T checked_index(const T& given, int64_t extent, const char* op, std::initializer_list<T> readers) {
+    const bool keeps = is_any_recorded(readers);
     if (!is(given->dtype(), integers))
         fail(Kind::index, op, ": an index of type ", name_of(given->dtype()),
              "; give integers or a bool mask");
     const GradMode off(false);
     if (!given->device().is_cpu())
-        return to_device(checked_index(to_device(given, cpu), extent, op), given->device());
+        return to_device(checked_index(to_device(given, cpu), extent, op, {}), given->device());
     if (Capture::here()) {
         Params params;
         params.a = {extent};
         return run(wrap_index_op, params, given);
     }
     const T index = contiguous(cast(given, DType::i64));
+    if (keeps) return wrapped_copy(index, extent, op);
     const int64_t* const values = index->data<int64_t>();
     bool negative = false;
     for (int64_t i = 0; i < index->size(); ++i) {
-        if (values[i] < -extent || values[i] >= extent)
-            fail(Kind::index, op, ": index ", values[i], " of an axis with ", extent, " elements");
-        negative = negative || values[i] < 0;
+        const int64_t place = read_once(values + i);
+        negative = negative || wrapped(place, extent, op) != place;
     }
-    if (!negative) return index;
-    const T result = copy(index);
-    wrap_places(result->data<int64_t>(), result->size(), extent, op);
-    return result;
+    return negative ? wrapped_copy(index, extent, op) : index;
 }
 
 namespace {
@@ -94,11 +154,10 @@ void take_rule(Call& call) {
 
 void take_kernel(Call& call) {
     const T x = contiguous(call.in[0]);
-    const T index = contiguous(call.in[1]);
     const Sides sides(x->shape(), call.params.mode);
-    const int64_t n = index->size();
+    const CheckedPlaces at(call.in[1], sides.extent, "take");
+    const int64_t n = at.size();
     const int64_t row = sides.inner * size_of(x->dtype());
-    const int64_t* const at = index->data<int64_t>();
     const char* const from = x->bytes();
     char* const out = call.out[0]->bytes();
     parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)),
@@ -128,9 +187,8 @@ const Op& take_op = enter({.name = "take",
 
 /// dest[(i, at[k], j)] op= values[(i, k, j)], slices in order, so that the result does not depend on threads.
 template <typename Write>
-void write_slices(const Sides& sides, const T& index, Write write) {
-    const int64_t* const at = index->data<int64_t>();
-    const int64_t n = index->size();
+void write_slices(const Sides& sides, const CheckedPlaces& at, Write write) {
+    const int64_t n = at.size();
     parallel_for(sides.outer, std::max<int64_t>(1, grain / std::max<int64_t>(1, n * sides.inner)),
                  [&](int64_t begin, int64_t end) {
                      for (int64_t i = begin; i < end; ++i)
@@ -156,7 +214,7 @@ void take_add_kernel(Call& call) {
     const Sides sides(out.shape(), call.params.mode);
     fill_zeros(out);
     visit(out.dtype(), [&]<typename E>(Tag<E>) {
-        write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
+        write_slices(sides, {call.in[1], sides.extent, "take_add"}, [&](int64_t to, int64_t from) {
             add_elements(out.data<E>() + to, values->data<E>() + from, sides.inner);
         });
     });
@@ -180,12 +238,13 @@ const Op& take_add_op =
 /// repeats.
 T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
     if (Capture::here()) Capture::here()->refuse_read(*index, "the gradient of an assignment");
-    const int64_t* const at = index->data<int64_t>();
+    const CheckedPlaces at(index, extent, "put");
     std::vector<int64_t> last(size_t(extent), -1);
     bool repeats = false;
     for (int64_t i = 0; i < index->size(); ++i) {
-        repeats = repeats || last[size_t(at[i])] >= 0;
-        last[size_t(at[i])] = i;
+        int64_t& place = last[size_t(at[i])];
+        repeats = repeats || place >= 0;
+        place = i;
     }
     if (!repeats) return {};
     const DeviceScope scope(cpu);
@@ -209,7 +268,7 @@ const Op& put_op =
                    const T values = contiguous(cast(call.in[2], out.dtype()));
                    const Sides sides(out.shape(), call.params.mode);
                    const int64_t each = size_of(out.dtype());
-                   write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
+                   write_slices(sides, {call.in[1], sides.extent, "put"}, [&](int64_t to, int64_t from) {
                        std::memcpy(out.bytes() + to * each, values->bytes() + from * each,
                                    size_t(sides.inner * each));
                    });
@@ -238,10 +297,9 @@ const Op& put_op =
 
 /// Call `each(place in the indexed tensor, place in the index)`, both in elements of contiguous tensors.
 template <typename Each>
-void walk_along(const Dims& shape, const T& index, int axis, Each each) {
+void walk_along(const char* op, const Dims& shape, const T& index, int axis, Each each) {
     const Dims& index_shape = index->shape();
-    const Sides of_index(index_shape, axis);
-    const int64_t* const at = index->data<int64_t>();
+    const CheckedPlaces at(index, shape[axis], op);
     const Dims strides = strides_of(shape);
     for (int64_t i = 0; i < index->size(); ++i) {
         int64_t rest = i, place = 0;
@@ -266,7 +324,7 @@ void take_along_kernel(Call& call) {
     visit(x->dtype(), [&]<typename E>(Tag<E>) {
         const E* const from = x->data<E>();
         E* const out = call.out[0]->data<E>();
-        walk_along(x->shape(), contiguous(call.in[1]), call.params.mode,
+        walk_along("take_along_axis", x->shape(), call.in[1], call.params.mode,
                    [&](int64_t place, int64_t i) { out[i] = from[place]; });
     });
 }
@@ -309,7 +367,7 @@ const Op& scatter_add_op = enter(
              copy_elements(call.input(0), out);
              const T values = contiguous(cast(call.in[2], out.dtype()));
              visit(out.dtype(), [&]<typename E>(Tag<E>) {
-                 walk_along(out.shape(), contiguous(call.in[1]), call.params.mode,
+                 walk_along("scatter_add", out.shape(), call.in[1], call.params.mode,
                             [&](int64_t place, int64_t i) {
                                 add_elements(out.data<E>() + place, values->data<E>() + i, 1);
                             });
@@ -351,10 +409,11 @@ void scatter_reduce_kernel(Call& call) {
     const auto kind = Scattered(call.params.a[0]);
     visit(out.dtype(), [&]<typename E>(Tag<E>) {
         using C = Computed<E>;
-        walk_along(out.shape(), contiguous(call.in[1]), call.params.mode, [&](int64_t place, int64_t i) {
-            E& to = out.data<E>()[place];
-            to = E(combined(kind, C(to), C(values->data<E>()[i])));
-        });
+        walk_along("scatter_reduce", out.shape(), call.in[1], call.params.mode,
+                   [&](int64_t place, int64_t i) {
+                       E& to = out.data<E>()[place];
+                       to = E(combined(kind, C(to), C(values->data<E>()[i])));
+                   });
     });
 }
 
@@ -414,32 +473,34 @@ const Op& scatter_reduce_op = enter(
 T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattered kind) {
     const int at = axis_of(axis, x->dims(), "scatter_reduce");
     return run(scatter_reduce_op, scattering(kind, at), x,
-               checked_index(index, x->shape()[at], "scatter_reduce"), values);
+               checked_index(index, x->shape()[at], "scatter_reduce", {x, values}), values);
 }
 
 T take(const T& x, const T& index, int axis) {
     const int at = axis_of(axis, x->dims(), "take");
-    return run(take_op, on_axis(at), x, checked_index(index, x->shape()[at], "take"));
+    return run(take_op, on_axis(at), x, checked_index(index, x->shape()[at], "take", {x}));
 }
 
 T take_add(const T& values, const T& index, const Dims& shape, int axis) {
     const int at = axis_of(axis, shape.size(), "take_add");
-    return run(take_add_op, on_axis(at, shape), values, checked_index(index, shape[at], "take_add"));
+    return run(take_add_op, on_axis(at, shape), values,
+               checked_index(index, shape[at], "take_add", {values}));
 }
 
 T put(const T& x, const T& index, const T& values, int axis) {
     const int at = axis_of(axis, x->dims(), "put");
-    return run(put_op, on_axis(at), x, checked_index(index, x->shape()[at], "put"), values);
+    return run(put_op, on_axis(at), x, checked_index(index, x->shape()[at], "put", {x, values}), values);
 }
 
 T take_along(const T& x, const T& index, int axis) {
     const int at = axis_of(axis, x->dims(), "take_along_axis");
-    return run(take_along_op, on_axis(at), x, checked_index(index, x->shape()[at], "take_along_axis"));
+    return run(take_along_op, on_axis(at), x, checked_index(index, x->shape()[at], "take_along_axis", {x}));
 }
 
 T scatter_add(const T& x, const T& index, const T& values, int axis) {
     const int at = axis_of(axis, x->dims(), "scatter_add");
-    return run(scatter_add_op, on_axis(at), x, checked_index(index, x->shape()[at], "scatter_add"), values);
+    return run(scatter_add_op, on_axis(at), x,
+               checked_index(index, x->shape()[at], "scatter_add", {x, values}), values);
 }
 
 std::vector<T> nonzero(const T& x) {
@@ -451,7 +512,7 @@ std::vector<T> nonzero(const T& x) {
     std::vector<T> result;
     for (int i = 0; i < x->dims(); ++i) result.push_back(Tensor::empty({n}, DType::i64));
     int64_t k = 0;
-    for (int64_t i = 0; i < mask->size(); ++i) {
+    for (int64_t i = 0; i < mask->size() && k < n; ++i) {
         if (!hit[i]) continue;
         int64_t rest = i;
         for (int axis = x->dims() - 1; axis >= 0; --axis) {
@@ -460,6 +521,8 @@ std::vector<T> nonzero(const T& x) {
         }
         ++k;
     }
+    require(k == n, "nonzero: ", n, " elements were not zero, then ", k,
+            ". Another library writes to the memory of the tensor; pass a copy");
     for (T& places : result) places = to_device(places, x->device());
     return result;
 }

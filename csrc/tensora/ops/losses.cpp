@@ -176,6 +176,7 @@ void cross_entropy_kernel(Call& call) {
     job.lse = call.out[1]->bytes();
     job.row_weight = call.out[2]->bytes();
     given.run(job, row_loops(given.x->dtype()).cross_entropy);
+    check_classes(given, call.params.b[0]);  // another thread may have changed them meanwhile
 }
 
 void cross_entropy_backward_rule(Call& call) {
@@ -185,6 +186,7 @@ void cross_entropy_backward_rule(Call& call) {
 
 void cross_entropy_backward_kernel(Call& call) {
     const Operands given(call, 1, 2, 4);
+    check_classes(given, call.params.b[0]);
     const T g = contiguous(cast(call.in[0], computed(given.x->dtype()))), lse = contiguous(call.in[3]);
     CrossEntropyJob job = given.job(call.params);
     job.loss = g->bytes();
@@ -264,8 +266,9 @@ std::array<T, 3> cross_entropy(const T& x, const T& target, const T& weight, int
     Params params;
     params.x = smoothing;
     params.b = {ignored};
-    return weight ? run_all(cross_entropy_op, params, x, target, weight)
-                  : run_all(cross_entropy_op, params, x, target);
+    const T classes = recorded_index(target, {x});
+    return weight ? run_all(cross_entropy_op, params, x, classes, weight)
+                  : run_all(cross_entropy_op, params, x, classes);
 }
 
 }  // namespace accelera::tensora

@@ -331,6 +331,10 @@ void check_windows(const char* op, const Dims& extents, const Dims& kernel, cons
                 op, ": kernel ", kernel.words(), ", stride ", windows.stride.words(), ", dilation ",
                 windows.dilation.words(), ", padding ", windows.padding.words(),
                 "; padding is at least 0, all others at least 1");
+    check_sizes(op, windows);
+    for (int i = 0; i < n; ++i)
+        require(kernel[i] <= (int64_t(1) << 62) / windows.dilation[i], op, ": windows of ", kernel.words(),
+                " with dilation ", windows.dilation.words(), " reach over more than 2**62 elements");
 }
 
 /// With `ceil` a last window may reach over the end, if it begins before the end of the image or its left

@@ -267,12 +267,61 @@ template <typename S>
 using Accumulator = std::conditional_t<is_half<S> || is_real<S>, double,
                                        std::conditional_t<is_complex<S>, C128, Computed<S>>>;
 
+template <typename S, typename E>
+E add_running_sums(int64_t n, const S* from, S* to, E total) {
+    for (int64_t k = 0; k < n; ++k) {
+        total = E(total + cast_value<E>(from[k]));
+        to[k] = cast_value<S>(total);
+    }
+    return total;
+}
+
+/// Running sums of neighbours. Four at a time: only one addition in four waits for the one before it.
+template <typename S>
+void running_sums(int64_t n, const S* from, S* to) {
+    using E = Accumulator<S>;
+    E total = E();
+    int64_t k = 0;
+    if constexpr (std::is_same_v<E, double>)
+        for (; k + 4 <= n; k += 4) {
+            const E a = cast_value<E>(from[k]), b = cast_value<E>(from[k + 1]);
+            const E two = a + b, three = two + cast_value<E>(from[k + 2]);
+            const E four = three + cast_value<E>(from[k + 3]);
+            if (!std::isfinite(four)) [[unlikely]] {  // perhaps only without `total`
+                total = add_running_sums(4, from + k, to + k, total);
+                continue;
+            }
+            to[k] = cast_value<S>(total + a);
+            to[k + 1] = cast_value<S>(total + two);
+            to[k + 2] = cast_value<S>(total + three);
+            total += four;
+            to[k + 3] = cast_value<S>(total);
+        }
+    add_running_sums(n - k, from + k, to + k, total);
+}
+
+/// Running sums along the last axis.
+void scan_rows(Call& call) {
+    Tensor& out = *call.out[0];
+    const T x = contiguous(cast(call.in[0], out.dtype()));
+    const int64_t n = out.shape().back();
+    visit(out.dtype(), [&]<typename S>(Tag<S>) {
+        const S* const from = x->data<S>();
+        S* const to = out.data<S>();
+        parallel_for(out.size() / n, std::max<int64_t>(1, grain / n), [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) running_sums(n, from + i * n, to + i * n);
+        });
+    });
+}
+
 template <bool product>
 void scan_kernel(Call& call) {
     Tensor& out = *call.out[0];
     const int axis = call.params.mode;
-    copy_elements(call.input(), out);
     if (out.size() == 0) return;
+    if constexpr (!product)
+        if (axis == out.dims() - 1) return scan_rows(call);
+    copy_elements(call.input(), out);
     int64_t inner = 1;
     for (int i = axis + 1; i < out.dims(); ++i) inner *= out.shape()[i];
     const int64_t n = out.shape()[axis], outer = out.size() / (n * inner);

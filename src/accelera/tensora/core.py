@@ -10,12 +10,26 @@ import os
 from pathlib import Path
 from typing import Any
 
+
+def _import_failure(error: ImportError) -> ImportError:
+    """Return the error for an extension module that was not imported, with the linker's reason."""
+    if importlib.util.find_spec("accelera._tensora") is None:
+        return ImportError(
+            "[tensora] was not compiled: `make demo` leaves it out; `make test` or pip install compiles it"
+        )
+    remedy = "reinstall accelera for this interpreter and system"
+    if "static TLS" in str(error):
+        remedy = (
+            "other libraries occupy the memory for static thread-local storage; import accelera.tensora "
+            "before them, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384"
+        )
+    return ImportError(f"[tensora] the extension module was not loaded: {error}. Remedy: {remedy}")
+
+
 try:
     from accelera import _tensora
 except ImportError as error:
-    raise ImportError(
-        "[tensora] was not compiled: `make demo` leaves it out; `make test` or pip install compiles it"
-    ) from error
+    raise _import_failure(error) from error
 
 native: Any = _tensora
 """The functions of the op table and the class Tensor, as C++ gives them."""

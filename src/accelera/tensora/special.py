@@ -211,18 +211,34 @@ spherical_bessel_j0 = _scipy_unary(
 # --- orthogonal polynomials -------------------------------------------------------------------------------
 
 
+LARGEST_DEGREE = 10**6
+"""Limit of degrees: SciPy's recurrences over the degree cannot be interrupted."""
+
+
 def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
     """Return a function of x and a degree n: n is truncated to an integer, and a negative n gives 0."""
 
     def degrees(sp: Any, x: Any, n: Any) -> Any:
-        degree = np.trunc(n).astype(np.int64) if isinstance(n, np.ndarray) else np.int64(int(n))
-        x = np.asarray(x, np.float64)
-        return np.where(degree < 0, 0.0, compute(sp, np.maximum(degree, 0), x))
+        degree = np.trunc(np.asarray(n, np.float64))
+        if np.any(degree > LARGEST_DEGREE):
+            raise ValueError(
+                f"polynomial: degree {np.nanmax(degree):g} is too large; give at most {LARGEST_DEGREE:,}"
+            )
+        whole = np.where(degree > 0, degree, 0).astype(np.int64)
+        values = np.where(degree < 0, 0.0, compute(sp, whole, np.asarray(x, np.float64)))
+        return np.where(np.isnan(degree), np.nan, values)
 
     def function(x: Any, n: Any, /) -> Any:
         return _call_scipy(degrees, x, n)
 
-    function.__doc__ = f"{doc} of degree n, which is cut to an integer. Without gradient."
+    function.__doc__ = f"""{doc} of degree n, which is cut to an integer. Without gradient.
+
+    Raises
+    ------
+    ValueError
+        If a degree is larger than 1,000,000.
+
+    """
     return function
 
 

@@ -45,7 +45,8 @@ def _max_pool(
     values, at = native.max_pool(x, kernel, steps, around, gaps, ceil_mode)
     if single:
         values, at = values[0], at[0]
-    return (values, at) if indices else values
+    # A copy: the backward pass reads `at`, and the caller may change the result.
+    return (values, native.copy(at)) if indices else values
 
 
 _max_pool_in_float32 = computes_in("float32")(_max_pool)
@@ -121,7 +122,8 @@ def _adaptive_max_pool(n: int, x: Any, output_size: Wished, indices: bool) -> An
     values, at = native.adaptive_max_pool(x, outs)
     if single:
         values, at = values[0], at[0]
-    return (values, at) if indices else values
+    # A copy: the backward pass reads `at`, and the caller may change the result.
+    return (values, native.copy(at)) if indices else values
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
