@@ -49,3 +49,28 @@ def test_each_chunk_is_written_about_once(
     count = -(-SHAPE[0] // chunks[0]) * -(-SHAPE[1] // chunks[1])
     assert count <= sum(written.values()) <= 1.5 * count
     np.testing.assert_array_equal(target[:], array)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shards", [(1000, 100), (2000, 50), (500, 200)])
+def test_shards_are_written_once(
+    shards: tuple[int, int], order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (2000, 200)
+    array = np.random.default_rng(1).standard_normal(shape).astype("f4")
+    np.save(tmp_path / "a.npy", np.asarray(array, order=order))
+    target = zarr.create_array(
+        str(tmp_path / "z.zarr"), shape=shape, chunks=(100, 50), shards=shards, dtype="f4"
+    )
+    written: Counter[str] = Counter()
+    original = zarr.storage.LocalStore.set
+
+    async def counting(self: Any, key: str, value: Any, *rest: Any, **more: Any) -> Any:
+        written[key] += 1
+        return await original(self, key, value, *rest, **more)
+
+    monkeypatch.setattr(zarr.storage.LocalStore, "set", counting)
+    ENGINE.copy(tmp_path / "a.npy", target, budget="64MiB")
+    count = -(-shape[0] // shards[0]) * -(-shape[1] // shards[1])
+    assert sum(written.values()) == count
+    np.testing.assert_array_equal(target[:], array)

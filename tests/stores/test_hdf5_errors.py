@@ -115,3 +115,77 @@ def test_whatever_the_library_raises(
                 patch.setattr(h5py.Dataset, name, fail)
             with pytest.raises(AcceleraError, match="x"):
                 USES[use](store)
+
+
+INJECTED = [
+    ("File", "__init__"),
+    ("File", "close"),
+    ("File", "flush"),
+    ("File", "filename"),
+    ("File", "mode"),
+    ("Dataset", "id"),
+    ("Dataset", "shape"),
+    ("Dataset", "dtype"),
+    ("Dataset", "chunks"),
+    ("Dataset", "file"),
+    ("Dataset", "name"),
+    ("Dataset", "read_direct"),
+    ("Dataset", "__getitem__"),
+    ("Dataset", "__setitem__"),
+    ("Group", "get"),
+    ("Group", "visititems"),
+]
+
+
+def failing(kind: Any, name: str, failure: Exception) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise failure
+
+    return property(fail) if isinstance(getattr(kind, name), property) else fail
+
+
+def outcome_of(call: Callable[[], Any]) -> BaseException | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("failure", FAILURES[:3], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(("kind", "name"), INJECTED)
+def test_failure_of_each_call_of_the_library(
+    kind: str, name: str, failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, values = MatrixEngine("cpu", enable_progress=False), np.ones((8, 8))
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(4, 4))
+        file.create_dataset("contiguous", data=values)
+    library_type = getattr(h5py, kind)
+    errors = []
+    with monkeypatch.context() as patch:
+        patch.setattr(library_type, name, failing(library_type, name, failure), raising=False)
+        errors += [
+            outcome_of(lambda: open_store(f"{path}::x").close()),
+            outcome_of(lambda: open_store(f"{path}::contiguous").close()),
+            outcome_of(lambda: open_store(path)),
+            outcome_of(lambda: engine.copy(values, f"{path}::x")),
+            outcome_of(lambda: engine.copy(values, tmp_path / "new.h5")),
+        ]
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        dataset = file.create_dataset("x", data=values, chunks=(4, 4))
+        store = open_store(dataset)
+        calls = [
+            lambda: engine.copy(values, dataset),
+            lambda: engine.sum(dataset),
+            lambda: engine.sum(store),
+            store.flush,
+            store.fingerprint,
+            store.sample,
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(library_type, name, failing(library_type, name, failure), raising=False)
+            errors += [outcome_of(call) for call in calls]
+    raw = [error for error in errors if error is not None and not isinstance(error, AcceleraError)]
+    assert not raw

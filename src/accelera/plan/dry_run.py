@@ -49,10 +49,9 @@ class BufferNumbers(dict[int, int]):
 class _TraceWriter:
     """``PoolDriver`` that records the events of a walk in columns, as the pool's recorder does in a run."""
 
-    def __init__(self, operands: Sequence[Operand], *, described: bool, accesses_only: bool) -> None:
+    def __init__(self, operands: Sequence[Operand], *, described: bool) -> None:
         self._operands = operands
         self._described = described
-        self._accesses_only = accesses_only
         self._numbers = BufferNumbers()
         self.buffer, self.kind, self.step = array("i"), array("B"), array("i")
         self.size_bytes = array("q")
@@ -87,11 +86,9 @@ class _TraceWriter:
         self._note(number, Kind.FREE, step)
 
     def _note(self, number: int, kind: int, step: int) -> None:
-        if kind <= Kind.WRITE or not self._accesses_only:
-            self.buffer.append(number)
-        if not self._accesses_only:
-            self.kind.append(kind)
-            self.step.append(step)
+        self.buffer.append(number)
+        self.kind.append(kind)
+        self.step.append(step)
 
 
 def trace_of(
@@ -106,8 +103,10 @@ def trace_of(
 
     ``accesses_only`` keeps the order of the accesses and nothing else: all are reads of one step.
     """
+    if accesses_only:
+        return _order_of(steps, operands)
     one = (Pass(lambda: iter(steps)),)
-    return trace_of_passes(one, operands, window, operation=operation, accesses_only=accesses_only)
+    return trace_of_passes(one, operands, window, operation=operation)
 
 
 def trace_of_passes(
@@ -117,22 +116,17 @@ def trace_of_passes(
     *,
     operation: str = "",
     described: bool = False,
-    accesses_only: bool = False,
 ) -> Trace:
     """Return the trace of running ``passes``, ``window`` steps under way at once.
 
     What a pass reads are buffers of its own, freed when it ends. ``described`` gives each buffer the name of
-    its block, which takes time and memory; ``accesses_only`` keeps the order of the accesses and nothing
-    else: all are reads of one step.
+    its block, which takes time and memory.
     """
-    writer = _TraceWriter(operands, described=described, accesses_only=accesses_only)
+    writer = _TraceWriter(operands, described=described)
     seconds, flops = array("d"), array("d")
     for _, step in walk(passes, window, writer):
-        if not accesses_only:
-            seconds.append(step.compute_s)
-            flops.append(step.flops)
-    if accesses_only:
-        return _order_of(writer)
+        seconds.append(step.compute_s)
+        flops.append(step.flops)
     count, buffers = len(seconds), len(writer.size_bytes)
     return Trace(
         buffer=_column(writer.buffer, np.int32),
@@ -160,22 +154,37 @@ def policy_of(
 ) -> EvictionPolicy:
     """Return a fresh policy that knows the accesses of ``steps``, which are one pass."""
     only_order = eviction.needs_only_order
-    to_come = trace_of(steps, operands, window, operation=operation, accesses_only=only_order)
-    return eviction.create(to_come, capacity_bytes)
+    accesses = trace_of(steps, operands, window, operation=operation, accesses_only=only_order)
+    return eviction.create(accesses, capacity_bytes)
 
 
-def _order_of(writer: _TraceWriter) -> Trace:
-    """Return the order of the accesses, four bytes for each."""
-    count, buffers = len(writer.buffer), len(writer.size_bytes)
+def _order_of(steps: Iterable[PlanStep], operands: Sequence[Operand]) -> Trace:
+    """Return the order of the accesses of one pass, four bytes for each.
+
+    The order does not depend on the steps in flight, so no walk through the pool is necessary.
+    """
+    dtype_of = [str(operand.held_dtype) for operand in operands]
+    numbers: dict[int, int] = {}
+    buffer, size_bytes, dtypes = array("i"), array("q"), list[str]()
+    for step in steps:
+        for block in (*step.reads, step.write):
+            if not block.held_bytes:
+                continue
+            number = numbers.setdefault(block.id, len(numbers))
+            if number == len(size_bytes):
+                size_bytes.append(block.held_bytes)
+                dtypes.append(dtype_of[block.operand])
+            buffer.append(number)
+    count, buffers = len(buffer), len(size_bytes)
     return Trace(
-        buffer=_column(writer.buffer, np.int32),
+        buffer=_column(buffer, np.int32),
         kind=np.broadcast_to(np.uint8(Kind.READ), count),
         step=np.broadcast_to(np.int32(0), count),
         stride=np.broadcast_to(np.int64(1), count),
-        size_bytes=_column(writer.size_bytes, np.int64),
-        names=tuple(writer.names),
+        size_bytes=_column(size_bytes, np.int64),
+        names=("",) * buffers,
         roles=("tile",) * buffers,
-        dtypes=tuple(writer.dtypes),
+        dtypes=tuple(dtypes),
         ops=("",),
         flops=np.zeros(1),
         seconds=np.full(1, np.nan),
@@ -187,7 +196,7 @@ def _column(values: array[int] | array[float], dtype: type[np.generic]) -> NDArr
 
 
 _BELADY = Eviction()
-_CACHED_STEPS = 4096
+_CACHED_STEPS = 8192
 """Most steps of a pass that are kept for its second walk; those of longer passes are generated twice."""
 
 

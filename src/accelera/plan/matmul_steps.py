@@ -175,13 +175,26 @@ class MatmulPiece:
     ends: bool = False
 
 
+class _GemmSeconds(dict[tuple[int, int, int, int], float]):
+    """Predicted seconds of products by (m, k, n, matrices): a plan has few different sizes."""
+
+    def __init__(self, cost: CostModel, flops_scale: float) -> None:
+        super().__init__()
+        self._cost, self._flops_scale = cost, flops_scale
+
+    def __missing__(self, size: tuple[int, int, int, int]) -> float:
+        m, k, n, count = size
+        self[size] = seconds = self._cost.gemm_s(m, k, n, self._flops_scale * count)
+        return seconds
+
+
 class LoopNest:
     """The loops of one matmul with one choice; each walk through it takes a nest of its own."""
 
     def __init__(self, problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> None:
         self._problem = problem
         self.choice = choice
-        self._cost = cost
+        self._gemm_s = _GemmSeconds(cost, problem.flops_scale)
         self._table = BlockTable(problem.operands)
         m, self._grain_k, n = problem.grains
         self._grain_r, self._grain_c = (n, m) if choice.swap else (m, n)
@@ -282,13 +295,16 @@ class LoopNest:
             reads = (self._block(A, batch, strip, slab), self._block(B, batch, sub, cols))
             ranges = (part, whole)
         out = self._out(batch, strip, cols)
-        count = math.prod(stop - start for start, stop in batch)
-        m, n = out.shape[-2:]
-        seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
+        count = math.prod(stop - start for start, stop in batch) if batch else 1
+        across, along = strip[1] - strip[0], cols[1] - cols[0]
+        m, n = (along, across) if self.choice.swap else (across, along)
+        seconds = self._gemm_s[m, sub[1] - sub[0], n, count]
         flops = 2.0 * count * m * (sub[1] - sub[0]) * n
         return PlanStep(reads, out, first, last, ranges, seconds, flops)
 
     def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> OperandBlock:
+        if not batch:
+            return self._table.block(operand, (rows, cols))
         shape = self._problem.operands[operand].shape
         fitted = tuple((0, 1) if shape[axis] == 1 else span for axis, span in enumerate(batch))
         return self._table.block(operand, (*fitted, rows, cols))

@@ -18,7 +18,14 @@ from typing import Any, final
 import numpy as np
 
 from accelera.atomic import sync
-from accelera.errors import DTypeError, StoreChangedError, StoreError, StoreFormatError, UnknownNameError
+from accelera.errors import (
+    AcceleraError,
+    DTypeError,
+    StoreChangedError,
+    StoreError,
+    StoreFormatError,
+    UnknownNameError,
+)
 from accelera.extras import needed_for
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.contract import Store
@@ -47,7 +54,11 @@ def open_path(source: Source) -> Store:
     store holds.
     """
     source.refuse("offset")
-    path = source.path
+    with _failures_reported("open_store", str(source.path)):
+        return _open_dataset(source, source.path)
+
+
+def _open_dataset(source: Source, path: Path) -> Store:
     os.close(open_descriptor(path))
     file = _opened(path)
     try:
@@ -80,8 +91,9 @@ def create_path(target: Target) -> FlatOutput:
     if target.dtype == BFLOAT16:
         raise DTypeError("[create_store] HDF5 has no bfloat16; write .safetensors, or convert the result")
     key = _DEFAULT_KEY if target.key is None else target.key.strip("/")
-    _check_sole_entry(target, key)
-    header = h5_header(key, target.shape, target.dtype, align=target.align)
+    with _failures_reported("create_store", str(target.path)):
+        _check_sole_entry(target, key)
+        header = h5_header(key, target.shape, target.dtype, align=target.align)
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
 
 
@@ -90,20 +102,22 @@ class H5Store(ChunkedStore):
     """A dataset read and written through the library, chunk by chunk."""
 
     def __init__(self, dataset: Any, file: Any = None) -> None:
-        if not dataset:
-            raise StoreError("[open_store] an HDF5 dataset whose file is closed; open the file again")
-        check_dataset(dataset)
-        name = f"{dataset.file.filename}::{dataset.name}"
-        super().__init__(dataset, name, dataset.chunks or None, writable=dataset.file.mode == "r+")
         self._file = file
         """The file, where it was opened here and is to be closed here."""
-        is_growing = self._writable or dataset.file.swmr_mode
-        self._opened_as = None if is_growing else self.fingerprint()
+        with _failures_reported("open_store", "an HDF5 dataset"):
+            if not dataset:
+                raise StoreError("[open_store] an HDF5 dataset whose file is closed; open the file again")
+            check_dataset(dataset)
+            name = f"{dataset.file.filename}::{dataset.name}"
+            super().__init__(dataset, name, dataset.chunks or None, writable=dataset.file.mode == "r+")
+            is_growing = self._writable or dataset.file.swmr_mode
+            self._opened_as = None if is_growing else self.fingerprint()
 
     def _open(self, op: str) -> Any:
         dataset = super()._open(op)
-        if not dataset:
-            raise StoreError(f"[{op}] {self.name} is closed; open the file again")
+        with _failures_reported(op, self.name):
+            if not dataset:
+                raise StoreError(f"[{op}] {self.name} is closed; open the file again")
         return dataset
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
@@ -317,12 +331,15 @@ def _opened(path: Path) -> Any:
         try:
             return library.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         except OSError as error:
+            if error.errno is not None and not _is_in_use(error):
+                raise StoreError(f"[open_store] {path}: {error}; {_remedy(error)}") from error
             if not _is_in_use(error):
                 raise
             raise StoreError(
                 f"[open_store] {path} is open for writing elsewhere, or its writer was killed ({error}). "
                 "Wait until the writer has closed it; of a file in SWMR mode, give a dataset of "
-                "h5py.File(path, 'r', swmr=True); after a killed writer, run h5clear -s"
+                "h5py.File(path, 'r', swmr=True); after a killed writer, run h5clear -s; "
+                "on a file system without locks, set HDF5_USE_FILE_LOCKING=FALSE"
             ) from error
 
 
@@ -337,7 +354,7 @@ def _failures_reported(op: str, name: str) -> Iterator[None]:
     """Turn what the library or the system raises while an open dataset is used into StoreError."""
     try:
         yield
-    except StoreError:
+    except AcceleraError:
         raise
     except Exception as error:  # h5py raises OSError, RuntimeError, ValueError, KeyError and TypeError
         raise StoreError(f"[{op}] {name}: {error}; {_remedy(error)}") from error

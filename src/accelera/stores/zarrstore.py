@@ -14,6 +14,7 @@ import os
 import threading
 import zlib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -24,6 +25,7 @@ from accelera.errors import BackendMissingError, StoreChangedError, StoreError, 
 from accelera.extras import needed_for
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
+from accelera.stores.contract import Layout
 from accelera.stores.regions import Borders, Region, whole
 from accelera.stores.sampling import sample_of_zarr
 
@@ -120,6 +122,12 @@ class ZarrStore(ChunkedStore):
 
     def _write_borders(self) -> Borders:
         return self._granule
+
+    @property
+    def layout(self) -> Layout:
+        """Chunks; shards where the array is open for writing, because each is encoded as a whole."""
+        layout = super().layout
+        return replace(layout, chunk=self._granule) if self._writable and layout.chunk else layout
 
     @property
     def scratch_bytes(self) -> int:
