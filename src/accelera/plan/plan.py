@@ -29,9 +29,24 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 
 
 def _has_fields(found: Mapping[str, Any]) -> bool:
-    return found.keys() == _FIELDS.keys() and all(
+    if found.keys() != _FIELDS.keys() or not all(
         isinstance(found[name], kind) for name, kind in _FIELDS.items()
-    )
+    ):
+        return False
+    budget = found["budget_bytes"]
+    return (budget is None or _is_size(budget)) and all(map(_is_operand, found["operands"].values()))
+
+
+def _is_operand(value: Any) -> bool:
+    """Return whether ``value`` is a shape and the name of an element type, as ``Plan.save`` writes them."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    shape, dtype = value
+    return isinstance(shape, list) and all(map(_is_size, shape)) and isinstance(dtype, str)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 @final
