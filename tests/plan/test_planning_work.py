@@ -33,7 +33,7 @@ def test_planning_generates_few_steps(
     monkeypatch.setattr(matmul_steps, "PlanStep", counted)
     measured = replace(CostModel(), flops_per_s=9e10, cores=4)
     plan_matmul(product(*size), PlanLimits(capacity), measured)
-    assert generated < 52_000, generated
+    assert generated < 90_000, generated
 
 
 @pytest.mark.parametrize("size", [(900, 700, 800), (5000, 300, 4000), (300, 60_000, 300)])
