@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -44,6 +45,11 @@ class BatchError(Exception):
     def __init__(self, errors: list[Exception]) -> None:
         super().__init__(f"{len(errors)} errors")
         self.errors = errors
+
+
+ExceptionGroup: Any = getattr(builtins, "ExceptionGroup", None)
+if ExceptionGroup is None:
+    pytest.skip("Python 3.10 has no exception groups", allow_module_level=True)
 
 
 class LineGroup(ExceptionGroup):
