@@ -93,7 +93,7 @@ class _ErrorPacker:
     def _record_of(
         self, error: BaseException, position: Callable[[BaseException | None], int | None]
     ) -> ErrorRecord:
-        members = error.exceptions if _is_group(error) else ()
+        members = getattr(error, "exceptions", ()) if _is_group(error) else ()
         arguments = _arguments_without_members(error, members)
         packed = {name: self._pickled(value, error) for name, value in _fields_of(error)}
         return ErrorRecord(
@@ -228,7 +228,7 @@ def _construct(record: ErrorRecord, members: list[BaseException]) -> BaseExcepti
     """Return an exception with its arguments and attributes; None if its bytes cannot be loaded."""
     kind, arguments, attributes = _loaded_or_none(record.parts) or (None, (), {})
     arguments = tuple(each.filled(members) if isinstance(each, _Members) else each for each in arguments)
-    error = _loaded_or_none(record.own)
+    error: Any = _loaded_or_none(record.own)
     if not isinstance(error, BaseException):
         error = _construct_without_init(kind, arguments, members)
     if error is None:
