@@ -59,6 +59,7 @@ from accelera.execution.strategy.strategy import (
     stream_decision,
 )
 from accelera.execution.streaming.stream import TaskStream, open_stream
+from accelera.execution.streaming.thread_bound import is_thread_bound
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.retry import Retry
 from accelera.logs import configure_logging
@@ -339,7 +340,8 @@ class StrategyManager:
         Parameters
         ----------
         tasks
-            Drawn as there is room for them, by a thread of the stream's own; need not end, and may block.
+            Drawn as there is room for them, by a separate thread; need not end, and may block. A source that
+            reads a SQLite connection or a ``threading.local`` is read by the thread that takes the outputs.
         fn
             Returns the output of one task.
         profile
@@ -442,6 +444,8 @@ class StrategyManager:
         self, tasks: Iterable[Task], fn: Callable[[Task], Output], *args: Any, **options: Any
     ) -> ExecutionResult[Output]:
         """Do as ``execute`` does while other coroutines run; when cancelled, no further task is begun."""
+        if is_thread_bound(tasks):
+            tasks = listed(tasks)
         return await run_in_thread(functools.partial(self.execute, tasks, fn, *args), options)
 
     def as_executor(self, workers: int | None = None, *, max_workers: int | None = None) -> StrategyExecutor:

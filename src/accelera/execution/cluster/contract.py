@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import cloudpickle
 
 from accelera.errors import TransferError
-from accelera.execution.executors.processes.messages import PickledError, pack_error, unpack_error
+from accelera.execution.executors.processes.errors import PickledError, pack_error, unpack_error
 from accelera.execution.kernel import name_of
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.tasks.retry import Retry

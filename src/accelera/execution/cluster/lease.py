@@ -23,7 +23,7 @@ from accelera.execution.cluster.contract import (
     pack_outcomes,
     unpack_tasks,
 )
-from accelera.execution.executors.processes.messages import PickledError, pack_error
+from accelera.execution.executors.processes.errors import PickledError, pack_error
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.strategy.rates import DeviceRates

@@ -29,7 +29,7 @@ from accelera.execution.cluster.contract import (
     pack,
     unpack,
 )
-from accelera.execution.executors.processes.messages import PickledError, unpack_error
+from accelera.execution.executors.processes.errors import PickledError, unpack_error
 from accelera.execution.tasks.balance import IndexSet
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 

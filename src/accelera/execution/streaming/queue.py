@@ -42,6 +42,9 @@ class OutputBuffer(Protocol):
     def next(self) -> Arrival | None:
         """Return the next one; None while it is not there."""
 
+    def is_ready(self) -> bool:
+        """Return whether ``next`` would return an output."""
+
 
 @final
 class ArrivalBuffer:
@@ -57,6 +60,10 @@ class ArrivalBuffer:
     def next(self) -> Arrival | None:
         """Return the next one; None while there is none."""
         return self._waiting.popleft() if self._waiting else None
+
+    def is_ready(self) -> bool:
+        """Return whether ``next`` would return an output."""
+        return bool(self._waiting)
 
 
 @final
@@ -79,9 +86,17 @@ class ReorderBuffer:
         self._next += 1
         return (index, *self._waiting.pop(index))
 
+    def is_ready(self) -> bool:
+        """Return whether ``next`` would return an output."""
+        return self._next in self._waiting
+
 
 _ITERATORS: Final[tuple[type, ...]] = (type(iter([])), type(iter(())), type(iter(range(0))))
 """Iterators of collections in memory: they never block, so many tasks can be drawn at once."""
+
+
+CALLER_DRAWS: Final = 64
+"""Number of tasks that the calling thread draws before it looks for an output."""
 
 
 @final
@@ -107,6 +122,9 @@ class StreamQueue(TaskQueue):
     gpu_first
         Whether the CPU takes only what the GPU leaves, and everything while the GPU is left alone.
     """
+
+    draws_in_caller = False
+    """Whether the thread that requests outputs draws the tasks, because only it may read their source."""
 
     def __init__(
         self,
@@ -162,6 +180,10 @@ class StreamQueue(TaskQueue):
         """Whether the token was set, or the time is over."""
         return self.late or (self._cancel is not None and self._cancel.is_set())
 
+    def is_hurried(self) -> bool:
+        """Return whether tasks in flight are abandoned: the token was set, or the deadline has passed."""
+        return self.cancelled or self._time_left_s() == 0
+
     @property
     def remaining(self) -> int:
         """How many tasks may be in memory at once; those nobody has taken once the end is known."""
@@ -180,6 +202,9 @@ class StreamQueue(TaskQueue):
                 self._report_drawn()
         except BaseException as raised:
             error = raised
+        self._finish_drawing(error)
+
+    def _finish_drawing(self, error: BaseException | None) -> None:
         with self._turn:
             self._drawing, self._exhausted = False, True
             self._error = self._error or error
@@ -187,6 +212,39 @@ class StreamQueue(TaskQueue):
             self._reserved = self._drawn
             self._wake_all()
         self._report_drawn()
+
+    def _draw_in_caller(self) -> None:
+        """Draw a few tasks in the thread that requests outputs."""
+        with self._turn:
+            count = self._reserve(min(self._window.room, CALLER_DRAWS))
+        try:
+            has_more = self._draw_up_to(count)
+        except BaseException as error:
+            self._finish_drawing(error)
+            return
+        if not has_more:
+            self._finish_drawing(None)
+            return
+        with self._turn:
+            self._drawing = False
+            self._turn.notify_all()
+        self._report_drawn()
+
+    def _is_source_due(self) -> bool:
+        """Wait until an output is available or tasks should be drawn; return whether to draw now."""
+        with self._output_ready:
+            while not (self.cancelled or self._exhausted or self._stopped or self._outputs.is_ready()):
+                if self._should_draw():
+                    return True
+                self._wait_for_output()
+        return False
+
+    def _reserve(self, count: int) -> int:
+        """Count tasks that are about to be drawn; the caller holds the lock."""
+        self._window.draw(count)
+        self._reserved += count
+        self._drawing = True
+        return count
 
     def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
         """Return up to ``count`` tasks; waits while there are none but some may yet be drawn or come back.
@@ -284,6 +342,8 @@ class StreamQueue(TaskQueue):
         Raises what broke the stream, after every output that was there before, and TimeoutError when one is
         not there in time.
         """
+        while self.draws_in_caller and self._is_source_due():
+            self._draw_in_caller()
         with self._output_ready:
             while not self.cancelled:
                 arrived = self._outputs.next()
@@ -344,11 +404,7 @@ class StreamQueue(TaskQueue):
             self._waits_for_room = False
             if self._stopped:
                 return 0
-            count = self._window.room
-            self._window.draw(count)
-            self._reserved += count
-            self._drawing = True
-            return count
+            return self._reserve(self._window.room)
 
     def _draw_up_to(self, count: int) -> bool:
         """Draw up to ``count`` tasks, each available at once; return whether there may be more."""

@@ -19,6 +19,7 @@ from accelera.execution.request import StreamRequest
 from accelera.execution.result import Ending, StreamReport, TaskFailure, noted
 from accelera.execution.strategy.strategy import Decision, StrategyKind
 from accelera.execution.streaming.queue import ArrivalBuffer, FailedOutput, ReorderBuffer, StreamQueue
+from accelera.execution.streaming.thread_bound import is_thread_bound
 from accelera.execution.streaming.window import Window
 from accelera.execution.tasks.queue import GRACE_S, TOKEN_S
 from accelera.execution.tasks.run import ThreadContext, lane_thread
@@ -139,27 +140,34 @@ class StreamThreads:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads, unless the stream was stopped before."""
         self._queue.request_cpu_lane = self._start_fallback_lane
-        self._source.start()
-        for lane in self._first:
-            self._start(lane)
+        with self._lock:
+            if self._queue.stopped:
+                return
+            if not self._queue.draws_in_caller:
+                self._source.start()
+            for lane in self._first:
+                self._start(lane)
 
     def wait(self) -> None:
-        """Wait until no task is running; after the token was set, running tasks are abandoned.
+        """Wait until no task is running; after the token was set or the time is over, tasks are abandoned.
 
         A source that blocks is abandoned too. A thread that runs a task itself does not wait.
         """
         if threading.get_ident() in self._queue.takers:
             return
+        with self._lock:
+            started = self._source.ident is not None
         for thread in self._lanes:  # one of them may start the last
-            _join(thread, lambda: self._queue.cancelled)
-        self._source.join(GRACE_S)
+            _join(thread, self._queue.is_hurried)
+        if started:
+            self._source.join(GRACE_S)
 
     def _start_fallback_lane(self) -> None:
         with self._lock:
             lane, self._fallback_lane = self._fallback_lane, None
-            if lane is not None:
+            if lane is not None and not self._queue.stopped:
                 self._working += 1
                 self._start(lane)
 
@@ -335,6 +343,7 @@ def open_stream(
         shared=kind is StrategyKind.HYBRID,
         gpu_first=kind is StrategyKind.GPU_ONLY,
     )
+    queue.draws_in_caller = is_thread_bound(tasks)
     cpu, gpu = lanes
     if gpu is None or not decision.strategy.uses_gpu:
         threads = StreamThreads(queue, [cpu])

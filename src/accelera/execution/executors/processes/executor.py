@@ -13,13 +13,13 @@ from typing import Any, Final, final
 from accelera.errors import DeviceError, PoisonTaskError, TransferError, UnknownOutcomeError
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, outputs_of
+from accelera.execution.executors.processes.errors import unpack_error
 from accelera.execution.executors.processes.messages import (
     FUNCTION,
     STARTING,
     FunctionPayload,
     WorkerReply,
     pack,
-    unpack_error,
 )
 from accelera.execution.executors.processes.pool import (
     MOST_FAILED_STARTS,

@@ -16,14 +16,13 @@ import socket
 import struct
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast, final
 
 import cloudpickle
 
 from accelera.errors import TransferError
-from accelera.execution.faults.classify import add_note
+from accelera.execution.executors.processes.errors import PickledError
 from accelera.execution.kernel import Kernel, name_of
 from accelera.execution.tasks.retry import Retry
 
@@ -154,85 +153,6 @@ def pack(value: Any) -> list[Part]:
 def unpack(parts: Sequence[Part]) -> Any:
     """Return what ``pack`` was given; its arrays can be written to."""
     return pickle.loads(parts[0], buffers=parts[1:])
-
-
-@final
-class PickledError(NamedTuple):
-    """An exception in bytes, in two ways, and in words."""
-
-    own: bytes | None
-    """As the exception pickles itself; None when it cannot."""
-    parts: bytes | None
-    """Its type, arguments and attributes; None when these cannot be pickled."""
-    text: str
-    """Its traceback."""
-
-
-def pack_error(error: BaseException) -> PickledError:
-    """Return ``error`` as it can be sent."""
-    trace = error.__traceback__
-    error.with_traceback(None)
-    text = "".join(traceback.format_exception(type(error), error, trace and trace.tb_next))
-    parts = (type(error), error.args, error.__dict__)
-    return PickledError(
-        _pickled_or_none(error), _pickled_or_none(parts), f"in worker process {os.getpid()}:\n{text.rstrip()}"
-    )
-
-
-def unpack_error(raised: PickledError, index: int, lane: str = "processes") -> BaseException:
-    """Return the exception of the task ``index``, with the traceback of the other process as a note."""
-    error: BaseException | None = _value_or_none(lambda: _rebuild(raised))
-    if error is None:
-        last = raised.text.rpartition("\n")[2]
-        error = TransferError(
-            f"[{lane}] task {index} raised {last!r}, which cannot be pickled: an exception crosses to this"
-            f" process only if its type and arguments can; keep handles and locks out of them"
-        )
-    add_note(error, raised.text)
-    return error
-
-
-def _rebuild(raised: PickledError) -> BaseException | None:
-    parts, own = _unpickled_or_none(raised.parts), _unpickled_or_none(raised.own)
-    if not isinstance(own, BaseException):
-        return _construct_without_init(parts)
-    error: BaseException = own
-    if parts is not None:
-        _set_arguments(error, parts[1])
-    return error
-
-
-def _construct_without_init(parts: Any) -> BaseException | None:
-    """Return an exception without calling its ``__init__``, which may ask for other arguments."""
-    if parts is None:
-        return None
-    kind, arguments, attributes = parts
-    new = _value_or_none(lambda: kind.__new__(kind, *arguments))
-    error: BaseException = BaseException.__new__(kind, *arguments) if new is None else new
-    _set_arguments(error, arguments)
-    error.__dict__.update(attributes)
-    return error
-
-
-def _set_arguments(error: BaseException, arguments: Any) -> None:
-    """Set ``args``, also of an exception whose class forbids it, as a frozen data class does."""
-    BaseException.__setattr__(error, "args", arguments)
-
-
-def _pickled_or_none(value: Any) -> Any:
-    return _value_or_none(lambda: cloudpickle.dumps(value, protocol=5))
-
-
-def _unpickled_or_none(data: bytes | None) -> Any:
-    return None if data is None else _value_or_none(lambda: pickle.loads(data))
-
-
-def _value_or_none(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns; None when it raises, as pickling anything can."""
-    try:
-        return make()
-    except Exception:
-        return None
 
 
 def module_folders() -> list[str]:

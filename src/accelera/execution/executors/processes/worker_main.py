@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
+from accelera.execution.executors.processes.errors import PickledError, pack_error
 from accelera.execution.executors.processes.messages import (
     AT,
     FUNCTION,
@@ -22,12 +23,10 @@ from accelera.execution.executors.processes.messages import (
     TASKS,
     MessageSocket,
     Part,
-    PickledError,
     SharedPages,
     WorkerReply,
     WorkerRequest,
     pack,
-    pack_error,
     unpack,
 )
 from accelera.execution.hardware.cpu_share import become_worker
