@@ -240,7 +240,8 @@ def _construct(record: ErrorRecord, members: list[BaseException]) -> BaseExcepti
     for name, packed in record.fields.items():
         with contextlib.suppress(Exception):
             BaseException.__setattr__(error, name, pickle.loads(packed))
-    return error
+    restored: BaseException = error
+    return restored
 
 
 def _construct_without_init(
@@ -253,7 +254,8 @@ def _construct_without_init(
     if isinstance(error, BaseException):
         return error
     if not members:
-        return BaseException.__new__(kind, *arguments)
+        plain: BaseException = BaseException.__new__(kind, *arguments)
+        return plain
     message = next((each for each in arguments if isinstance(each, str)), kind.__name__)
     group: BaseException = _GROUP.__new__(kind, message, members)
     return group
