@@ -112,8 +112,13 @@ void StepSearch::make(Move move) {
 
 void StepSearch::descend() {
     ++round_;
-    for (int32_t moves = 1; move_one(); ++moves)
-        if (moves % every == 0) reconsider(peak_);
+    // Under a peak that is no lower than the last time, it could undo the moves since then, without end.
+    int64_t reconsidered = peak_ + 1;
+    for (int32_t moves = 1; move_one(); ++moves) {
+        if (moves % every || peak_ >= reconsidered) continue;
+        reconsidered = peak_;
+        reconsider(peak_);
+    }
     reconsider(peak_);
 }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accelera._native import StepGraph
 from accelera.tensora.step_plans import PlanFrontier
 from tests.tensora.step_graphs import (
     DROP,
@@ -111,3 +113,35 @@ def test_transfers_wait_at_once_where_every_byte_is_taken() -> None:
     assert live == top == 128_000
     assert seconds > 0
     assert {kind for _, _, kind, _ in actions} <= {RUN, DROP, OUT, IN}
+
+
+def rows_of(lists: list[list[int]]) -> tuple[Any, Any]:
+    starts = np.concatenate([[0], np.cumsum([len(each) for each in lists])]).astype(np.int64)
+    return starts, np.array([value for each in lists for value in each], np.int32)
+
+
+@pytest.mark.parametrize("count", [2, 16, 17, 60, 400])
+def test_planning_ends_for_any_number_of_equal_peaks(count: int) -> None:
+    """In each part of the step a value waits while another one is made; only one such peak is left at a time."""
+    nbytes, operations = 1 << 16, 3 * count
+    reads: list[list[int]] = [[]] * operations
+    births: list[list[int]] = [[]] * operations
+    for part in range(count):
+        births[3 * part], births[3 * part + 1] = [2 * part], [2 * part + 1]
+        reads[3 * part + 2] = [2 * part]
+    begins = np.arange(0, operations, 3)
+    graph = StepGraph(
+        seconds=np.full(operations, 1e-4),
+        workspace=np.zeros(operations, np.int64),
+        pure=np.zeros(operations, np.uint8),
+        reads=rows_of(reads),
+        writes=rows_of([[]] * operations),
+        births=rows_of(births),
+        nbytes=np.full(2 * count, nbytes, np.int64),
+        born=np.stack([begins, begins + 1], 1).ravel().astype(np.int32),
+        freed=np.stack([begins + 2, begins + 1], 1).ravel().astype(np.int32),
+        fixed=np.zeros(2 * count, np.uint8),
+        packed_bytes=np.zeros(2 * count, np.int64),
+        pack_seconds=np.zeros(2 * count),
+    )
+    assert [peak for _, peak, _ in graph.choices(2e-9, 4096)] == [2 * nbytes, nbytes]
