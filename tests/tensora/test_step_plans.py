@@ -122,7 +122,7 @@ def rows_of(lists: list[list[int]]) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("count", [2, 16, 17, 60, 400])
 def test_planning_ends_for_any_number_of_equal_peaks(count: int) -> None:
-    """In each part of the step a value waits while another one is made; only one such peak is left at a time."""
+    """In each part of the step a value waits while another is made; a move lowers one of these peaks."""
     nbytes, operations = 1 << 16, 3 * count
     reads: list[list[int]] = [[]] * operations
     births: list[list[int]] = [[]] * operations
