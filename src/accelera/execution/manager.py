@@ -50,6 +50,7 @@ from accelera.execution.result import ExecutionResult, ManagerStats, TaskFailure
 from accelera.execution.selector import StrategySelector
 from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
 from accelera.execution.strategy.strategy import (
+    NO_GPU,
     Decision,
     ExecutionStrategy,
     StrategyKind,
@@ -119,6 +120,7 @@ class StrategyManager:
         learn: bool = True,
         budget: int | float | str | None = None,
     ) -> None:
+        self._settings = cpu, gpu, strategy, tuple(observers), learn, budget
         cpu = cpu_executor(cpu)
         check_executors(cpu, gpu)
         strategy = named_strategy(strategy)
@@ -142,6 +144,10 @@ class StrategyManager:
         log_hardware(None if gpu is None else functools.partial(is_available, gpu))
         if self._gpu is not None and gpu is not None:
             Telemetry(self._observers).uses(self._gpu.name, gpu.memory_available)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the settings: a copy, as in a worker process, has measured and counted nothing yet."""
+        return _with_settings, self._settings
 
     def __repr__(self) -> str:
         gpu = "" if self._gpu is None else f", gpu={self._gpu.name!r}"
@@ -466,7 +472,9 @@ class StrategyManager:
             begun = self._begin_inline(tasks, function, request, decision)
             if telemetry is None:
                 if len(begun[0]) == len(tasks):
-                    return self._quick_result(function, request, decision, begun, began_s)
+                    quick = self._quick_result(function, request, decision, begun, began_s)
+                    self._report_missing_gpu(quick)
+                    return quick
                 telemetry = self._telemetry(decision, tasks)
             result = self._run_rest(tasks, function, request, decision, telemetry, begun, began_s)
             if not (result.failures or telemetry.retries):
@@ -475,8 +483,19 @@ class StrategyManager:
             telemetry = telemetry or Telemetry()
             telemetry.failed(error, time.perf_counter() - began_s, self._totals)
             raise
+        self._report_missing_gpu(result)
         telemetry.done(result, self._totals)
         return result
+
+    def _report_missing_gpu(self, result: ExecutionResult[Any]) -> None:
+        """Add an error where the GPU was to work, or could have been chosen, and was not usable."""
+        gpu, decision = self._gpu, result.decision
+        wanted = decision.rule == NO_GPU.rule or decision.strategy.kind is not StrategyKind.CPU_ONLY
+        if gpu is None or not wanted or result.errors or not result.outputs:
+            return
+        if gpu.name not in result.per_device and not is_available(gpu.executor):
+            text = f"[{gpu.name}] is_available() says that it cannot be used now: the CPU did all tasks"
+            result.errors = (DeviceError(text),)
 
     def _decide(
         self, tasks: Sequence[Any], function: Callable[[Any], Any], request: ExecuteRequest
@@ -573,6 +592,13 @@ class StrategyManager:
         if self._admission is None or profile is None:
             return decision, UNLIMITED
         return self._admission.admitted(decision, profile.memory_per_task)
+
+
+def _with_settings(
+    cpu: Any, gpu: Any, strategy: Any, observers: Sequence[Observer], learn: bool, budget: Any
+) -> StrategyManager:
+    """Return a manager as a pickled one was made."""
+    return StrategyManager(cpu, gpu, strategy, observers=observers, learn=learn, budget=budget)
 
 
 def _workers_of(cpu: CpuExecutor) -> int:
