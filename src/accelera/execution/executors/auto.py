@@ -253,7 +253,7 @@ class AutoCpuExecutor(Closeable):
             return None
         cores = min(self.workers, cores_here())
         return (
-            f"threads wait for the interpreter lock: {self.workers} were measured to be"
+            f"its tasks wait for the interpreter lock: {self.workers} at a time were measured to be"
             f" {speedup:.1f} times as fast as one;"
             f" worker processes could be up to {cores / max(speedup, 1.0):.1f} times faster;"
             f' choose them with cpu="processes" or kernel(processes=True)'
