@@ -216,4 +216,6 @@ def test_files_are_closed_and_threads_end_with_their_budget() -> None:
     network, budget = planned(0.5)
     assert now()[0] > before[0]
     del network, budget
-    assert now() == before
+    files, threads = now()
+    assert files <= before[0]
+    assert threads <= before[1]  # one of an earlier test may end meanwhile

@@ -120,11 +120,12 @@ class StrategyManager:
         learn: bool = True,
         budget: int | float | str | None = None,
     ) -> None:
-        self._settings = cpu, gpu, strategy, tuple(observers), learn, budget
+        asked_cpu = cpu
         cpu = cpu_executor(cpu)
         check_executors(cpu, gpu)
         strategy = named_strategy(strategy)
         self._observers = checked_observers(observers)
+        self._settings = asked_cpu, gpu, strategy, self._observers, learn, budget
         self._cpu = lane_of(cpu)
         self._inline = inline_of(cpu)
         budget_bytes = None if budget is None else given_bytes(budget)
