@@ -60,7 +60,7 @@ def test_every_value_is_that_of_a_real_run(numbers: list[int], names: list[str])
 UNKNOWN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "drawn": lambda x: torch.randint(9, (3,)) + x,
     "drawn in place": lambda x: x.random_(),
-    "written from what is unknown": lambda x: x.copy_(torch.randint(9, (3,))),
+    "written from an unknown tensor": lambda x: x.copy_(torch.randint(9, (3,))),
     "a view that is written": lambda x: (x[1:].copy_(torch.randint(9, (2,))), x)[1],
     "a write to its base": lambda x: (x[:2], x.copy_(torch.randint(9, (3,))))[0],
     "without contents": lambda x: torch.empty_like(x),

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from accelera import BudgetExceededError, MatrixEngine
-
-zarr: Any = pytest.importorskip("zarr")
 
 ENGINE = MatrixEngine("cpu", enable_progress=False)
 SHAPE = (3000, 12)

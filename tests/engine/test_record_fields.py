@@ -42,8 +42,8 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operand(operation: str, kind: str, layout: str) -> None:
     field = records_of(kind, layout)["value"]
-    plain = field.astype(field.dtype.newbyteorder("="))
-    expected, actual = (np.asarray(OPERATIONS[operation](each)) for each in (plain, field))
+    copied_field = field.astype(field.dtype.newbyteorder("="))
+    expected, actual = (np.asarray(OPERATIONS[operation](each)) for each in (copied_field, field))
     np.testing.assert_array_equal(actual, expected)
 
 

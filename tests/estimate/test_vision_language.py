@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from accelera import capture, estimate, plan_offload
 from accelera.capture import peak_live_bytes
-
-transformers: Any = pytest.importorskip("transformers")
 
 TEXT = {
     "hidden_size": 64,
@@ -84,13 +83,13 @@ def qwen() -> Case:
         video_token_id=8,
         vision_start_token_id=9,
     )
-    given = tokens(4)
+    text_inputs = tokens(4)
     more = {
         "pixel_values": torch.randn(16, 96),
         "image_grid_thw": torch.tensor([[1, 4, 4]]),
-        "mm_token_type_ids": (given["input_ids"] == IMAGE).int(),
+        "mm_token_type_ids": (text_inputs["input_ids"] == IMAGE).int(),
     }
-    return transformers.Qwen2VLForConditionalGeneration(config), {**given, **more}
+    return transformers.Qwen2VLForConditionalGeneration(config), {**text_inputs, **more}
 
 
 @pytest.mark.parametrize("build", [llava, idefics, qwen])

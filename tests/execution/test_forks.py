@@ -66,6 +66,6 @@ print(json.dumps({"outcomes": sorted(set(outcomes)), "after": blas_threads() == 
 def test_children_of_forks_during_batches(library: str, tmp_path: Path) -> None:
     ran = run_python("-c", PROGRAM, library, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["outcomes"] == ["right"]
-    assert found["after"]
+    report = json.loads(ran.stdout)
+    assert report["outcomes"] == ["right"]
+    assert report["after"]

@@ -57,7 +57,7 @@ def test_a_gpu_that_works_is_no_error(strategy: ExecutionStrategy) -> None:
 
 
 def test_nothing_is_reported_where_no_gpu_was_wanted() -> None:
-    gone = Gpu(available=False)
-    assert not StrategyManager(None, gone, ExecutionStrategy.CpuOnly).execute(range(60), work).errors
+    missing_gpu = Gpu(available=False)
+    assert not StrategyManager(None, missing_gpu, ExecutionStrategy.CpuOnly).execute(range(60), work).errors
     assert not StrategyManager().execute(range(60), work).errors
-    assert not StrategyManager(None, gone).execute([], work).errors
+    assert not StrategyManager(None, missing_gpu).execute([], work).errors

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,9 @@ import pytest
 
 from accelera.errors import TransferError
 from accelera.execution import ProcessesExecutor, StrategyManager
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
 
 
 class ParseError(Exception):
@@ -45,11 +48,6 @@ class BatchError(Exception):
     def __init__(self, errors: list[Exception]) -> None:
         super().__init__(f"{len(errors)} errors")
         self.errors = errors
-
-
-ExceptionGroup: Any = getattr(builtins, "ExceptionGroup", None)
-if ExceptionGroup is None:
-    pytest.skip("Python 3.10 has no exception groups", allow_module_level=True)
 
 
 class LineGroup(ExceptionGroup):

@@ -65,8 +65,8 @@ print(json.dumps({"peak": peak, "grew": mib("VmHWM") - before, "operations": ope
 def measured(kind: str, limit: int, folder: Path) -> dict[str, Any]:
     ran = run_python("-c", PROGRAM, kind, str(limit), cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    report: dict[str, Any] = json.loads(ran.stdout)
+    return report
 
 
 @pytest.mark.parametrize("kind", ["cells", "many cells", "layer"])
@@ -76,6 +76,6 @@ def test_records_take_little_memory(kind: str, tmp_path: Path) -> None:
         limit = int(free["peak"] * share)
         bounded = measured(kind, limit, tmp_path)
         assert bounded["peak"] <= limit
-        # Two records are there at once while a step departs from the plan of the one before.
+        # A step that departs from the plan of the previous one needs two records in memory.
         records_mib = bounded["operations"] * 450 / MIB
         assert bounded["grew"] <= free["grew"] + 2 + records_mib

@@ -54,7 +54,7 @@ print(json.dumps({"raised": raised, "wrong": wrong, "handled": len(handled)}))
 def test_results_after_interrupts(kind: str, handler: str, tmp_path: Path) -> None:
     ran = run_python("-c", PROGRAM, kind, handler, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["wrong"] == 0
-    assert found["raised"] == (4 if handler == "usual" else 0)
-    assert found["handled"] == (4 if handler == "own" else 0)
+    counts = json.loads(ran.stdout)
+    assert counts["wrong"] == 0
+    assert counts["raised"] == (4 if handler == "usual" else 0)
+    assert counts["handled"] == (4 if handler == "own" else 0)

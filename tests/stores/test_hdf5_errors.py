@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from accelera import AcceleraError, MatrixEngine, open_store
 from accelera.errors import StoreError, StoreFormatError
 from tests.architecture.repository import run_python
-
-h5py: Any = pytest.importorskip("h5py")
 
 WRITER = """
 import h5py, numpy as np, sys

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import zarr
 
 from accelera import AcceleraError, MatrixEngine, open_store
 from accelera.errors import StoreChangedError
-
-h5py: Any = pytest.importorskip("h5py")
-zarr: Any = pytest.importorskip("zarr")
 
 ENGINE = MatrixEngine("cpu", enable_progress=False)
 Write = Callable[[Path, np.ndarray[Any, Any]], None]
@@ -68,7 +67,7 @@ NEW: dict[str, np.ndarray[Any, Any]] = {
 }
 
 
-# The library locks files that it has open, so that nobody writes those of "hdf5 chunks" meanwhile.
+# The library locks its open files, so no other program can write those of "hdf5 chunks" meanwhile.
 @pytest.mark.parametrize("change", NEW)
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "hdf5 chunks"])
 def test_a_file_written_anew(name: str, change: str, tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import zarr
 
 from accelera import AcceleraError, MatrixEngine, open_store
 from accelera.errors import StoreError
-
-h5py: Any = pytest.importorskip("h5py")
-zarr: Any = pytest.importorskip("zarr")
 
 ENGINE = MatrixEngine("cpu", enable_progress=False)
 FILES = ["v.npy", "v.zarr", "v.h5", "v.safetensors"]

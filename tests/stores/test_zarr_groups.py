@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from accelera import MatrixEngine
-
-zarr: Any = pytest.importorskip("zarr")
 
 ENGINE = MatrixEngine("cpu", enable_progress=False)
 
@@ -49,13 +48,13 @@ def test_readers_of_the_group_see_the_result(
     ENGINE.copy(values, path / inside)
     for use_consolidated in (None, False):
         root = zarr.open_group(str(path), mode="r", use_consolidated=use_consolidated)
-        found = root[inside]
-        assert found.metadata.zarr_format == zarr_format
-        np.testing.assert_array_equal(found[:], values)
+        array = root[inside]
+        assert array.metadata.zarr_format == zarr_format
+        np.testing.assert_array_equal(array[:], values)
         other = "/".join(filter(None, (inner, "depth")))
         assert (root[other][:] == 1).all()
     if name == "speed" and values.ndim == 2:
-        axes = found.metadata.dimension_names if zarr_format == 3 else found.attrs["_ARRAY_DIMENSIONS"]
+        axes = array.metadata.dimension_names if zarr_format == 3 else array.attrs["_ARRAY_DIMENSIONS"]
         assert list(axes) == ["y", "x"]
 
 
@@ -69,9 +68,9 @@ def test_compressed_results(zarr_format: int, codec: str | None, tmp_path: Path)
     with create_store(path / "speed", values.shape, values.dtype, codec=codec) as output:
         output.write((slice(0, 20), slice(0, 30)), values)
         output.commit()
-    found = zarr.open_group(str(path), mode="r")["speed"]
-    assert found.metadata.zarr_format == zarr_format
-    np.testing.assert_array_equal(found[:], values)
+    array = zarr.open_group(str(path), mode="r")["speed"]
+    assert array.metadata.zarr_format == zarr_format
+    np.testing.assert_array_equal(array[:], values)
 
 
 def test_an_array_in_no_group_has_format_3(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def _granted(owner: Any, flags: int) -> dict[str, Any] | None:
     return fields
 
 
-def _same(found: dict[str, Any] | None, expected: dict[str, Any] | None) -> bool:
-    if found is None or expected is None or found["len"] or found["strides"] is None:
-        return found == expected
+def _same(actual: dict[str, Any] | None, expected: dict[str, Any] | None) -> bool:
+    if actual is None or expected is None or actual["len"] or actual["strides"] is None:
+        return actual == expected
     # Strides of no elements mean nothing.
-    return {**found, "strides": None} == {**expected, "strides": None}
+    return {**actual, "strides": None} == {**expected, "strides": None}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -137,27 +137,27 @@ def test_buffers_of_views_equal_numpys(pair, flags):
 @given(pair=views())
 def test_memoryviews_of_views_equal_numpys(pair):
     array, tensor = pair
-    found, expected = memoryview(tensor), memoryview(array)
+    actual, expected = memoryview(tensor), memoryview(array)
     for name in ("shape", "itemsize", "nbytes", "ndim", "readonly"):
-        assert getattr(found, name) == getattr(expected, name)
+        assert getattr(actual, name) == getattr(expected, name)
     if array.size:
         for name in ("strides", "c_contiguous", "f_contiguous", "contiguous"):
-            assert getattr(found, name) == getattr(expected, name)
-    assert found.tobytes() == expected.tobytes()
-    assert np.dtype(found.format) == array.dtype
-    if found.format != "e":
-        assert found.tolist() == expected.tolist()
+            assert getattr(actual, name) == getattr(expected, name)
+    assert actual.tobytes() == expected.tobytes()
+    assert np.dtype(actual.format) == array.dtype
+    if actual.format != "e":
+        assert actual.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("consume", [bytes, bytearray, hashlib.sha256, zlib.crc32])
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x.T, lambda x: x[:, ::2]])
 def test_consumers_of_bytes_read_in_order_or_refuse(consume, view):
-    plain = np.arange(12, dtype=np.int16).reshape(3, 4)
+    array = np.arange(12, dtype=np.int16).reshape(3, 4)
     try:
-        expected = consume(view(plain))
+        expected = consume(view(array))
     except (BufferError, ValueError):
         with pytest.raises(BufferError):
-            consume(view(ts.asarray(plain)))
+            consume(view(ts.asarray(array)))
         return
-    found = consume(view(ts.asarray(plain)))
-    assert getattr(found, "digest", lambda: found)() == getattr(expected, "digest", lambda: expected)()
+    actual = consume(view(ts.asarray(array)))
+    assert getattr(actual, "digest", lambda: actual)() == getattr(expected, "digest", lambda: expected)()

@@ -126,15 +126,15 @@ def _gradient(name: str, way: str, changed: list[int] | None) -> list[Any] | Non
 def all_gradients(name: str, in_budget: bool) -> dict[str, Any]:
     """Gradients of one operation for all ways to change its index, by way and new values."""
     budget = ts.budget(ts.memory_stats().live_bytes + (1 << 20)) if in_budget else None
-    found: dict[str, Any] = {}
+    gradients: dict[str, Any] = {}
     for way, changed in itertools.product(WAYS, [None, *CHANGED]):
         values = None if changed is None else CHANGED[changed]
         if budget is None:
-            found[f"{way}, {changed}"] = _gradient(name, way, values)
+            gradients[f"{way}, {changed}"] = _gradient(name, way, values)
         else:
             with budget:
-                found[f"{way}, {changed}"] = _gradient(name, way, values)
-    return found
+                gradients[f"{way}, {changed}"] = _gradient(name, way, values)
+    return gradients
 
 
 def hammered_indices(seconds: float) -> int:

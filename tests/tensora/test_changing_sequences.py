@@ -186,8 +186,8 @@ def test_conversions_of_lists_equal_numpy(rows):
         with pytest.raises(ValueError, match="unequal"):
             ts.asarray(rows, dtype=ts.float64)
         return
-    found = np.asarray(ts.asarray(rows, dtype=ts.float64))
-    np.testing.assert_array_equal(found, expected)
+    actual = np.asarray(ts.asarray(rows, dtype=ts.float64))
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_conversion_takes_the_items_at_the_call():

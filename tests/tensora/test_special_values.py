@@ -1,4 +1,4 @@
-"""Special functions of all magnitudes: they end at once, with SciPy's values."""
+"""Special functions of all magnitudes: they end quickly, with SciPy's values."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 POLYNOMIALS = [name for name in special.__all__ if "polynomial" in name]
 
 
-def _close(found: Any, expected: Any, dtype: type, factor: float = 2000.0) -> Any:
+def _close(actual: Any, expected: Any, dtype: type, factor: float = 2000.0) -> Any:
     """Whether values are equal up to rounding, overflow and underflow of `dtype`."""
     info = np.finfo(dtype)
     with np.errstate(all="ignore"):
-        near = np.abs(found - expected) <= factor * info.eps * np.abs(expected) + 4 * float(
+        near = np.abs(actual - expected) <= factor * info.eps * np.abs(expected) + 4 * float(
             info.smallest_subnormal
         )
-    return (found == expected) | (np.isnan(found) & np.isnan(expected)) | near
+    return (actual == expected) | (np.isnan(actual) & np.isnan(expected)) | near
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -62,15 +62,15 @@ def test_functions_of_all_magnitudes_equal_scipy(name, dtype):
     with np.errstate(all="ignore"):
         x = POINTS.astype(dtype)
         start = time.monotonic()
-        found = np.asarray(ours(ts.asarray(x)))
+        actual = np.asarray(ours(ts.asarray(x)))
         assert time.monotonic() - start < 1.0
         expected = reference(x.astype(np.float64)).astype(dtype)
-    right = _close(found, expected, dtype)
+    right = _close(actual, expected, dtype)
     if name == "lgamma":
         right |= np.abs(x - 1) < 1e-2  # SciPy loses the digits close to the zero
     if name == "digamma":
         right |= np.abs(x + 1) < 1e-15  # and close to poles
-    assert right.all(), list(zip(x[~right], found[~right], expected[~right], strict=True))
+    assert right.all(), list(zip(x[~right], actual[~right], expected[~right], strict=True))
 
 
 @given(x=st.floats(), y=st.floats())
@@ -146,25 +146,25 @@ def test_zeta_and_polygamma_of_all_magnitudes():
     singles, doubles, *_ = answer_of("-c", ZETA_PROGRAM)
     assert time.monotonic() - start < 30.0
     s, q = (part.ravel() for part in np.meshgrid(ORDERS, OFFSETS))
-    for found, dtype in ((singles, np.float32), (doubles, np.float64)):
+    for actual, dtype in ((singles, np.float32), (doubles, np.float64)):
         with np.errstate(all="ignore"):
             a, b = s.astype(dtype), q.astype(dtype)
             expected = sp.zeta(a.astype(np.float64), b.astype(np.float64)).astype(dtype)
         # SciPy: inf - inf for large s and q above 1, and poles for a NaN.
-        known = ~np.isnan(expected) & ~np.isnan(a)
-        right = _close(np.array(found), expected, dtype) | ~known
+        is_defined = ~np.isnan(expected) & ~np.isnan(a)
+        right = _close(np.array(actual), expected, dtype) | ~is_defined
         assert right.all(), list(
-            zip(a[~right], b[~right], np.array(found)[~right], expected[~right], strict=True)
+            zip(a[~right], b[~right], np.array(actual)[~right], expected[~right], strict=True)
         )
-        assert (np.array(found)[(a > 1e15) & (b >= 1.5)] == 0).all()
+        assert (np.array(actual)[(a > 1e15) & (b >= 1.5)] == 0).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 50, 160, 170, 171, 172, 300])
 def test_polygamma_where_factors_overflow(n):
     mpmath = pytest.importorskip("mpmath")
     x = np.array([0.25, 1.5, 20.0, 60.0, 150.0, 1000.0, 2e7])
-    found = np.asarray(special.polygamma(n, ts.asarray(x)))
-    for value, place in zip(found.tolist(), x.tolist(), strict=True):
+    actual = np.asarray(special.polygamma(n, ts.asarray(x)))
+    for value, place in zip(actual.tolist(), x.tolist(), strict=True):
         with mpmath.workdps(3000):  # digits count from the point: the zeta function may be small
             exact = (-1) ** (n + 1) * mpmath.factorial(n) * mpmath.zeta(n + 1, place)
         assert value == pytest.approx(float(exact), rel=1e-10, abs=1e-300)

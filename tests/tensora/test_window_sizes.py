@@ -127,9 +127,9 @@ def test_dilations_that_leave_the_input(dilation, stride):
     x, weight = _image(1), ts.tensor([[[2.0, 3.0, 4.0]]]).requires_grad_()
     result = functional.conv1d(x, weight, padding=dilation, dilation=dilation, stride=stride)
     ts.sum(result).backward()
-    taken = np.asarray(x.detach())[..., ::stride]
-    np.testing.assert_allclose(np.asarray(result.detach()), 3.0 * taken, rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(weight.grad), [[[0.0, taken.sum(), 0.0]]], rtol=1e-5, atol=1e-6)
+    columns = np.asarray(x.detach())[..., ::stride]
+    np.testing.assert_allclose(np.asarray(result.detach()), 3.0 * columns, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(weight.grad), [[[0.0, columns.sum(), 0.0]]], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("groups", [0, -1, 2, 2**32 + 1, 2**33 + 1, 2**62, 2**64 + 1])

@@ -41,7 +41,7 @@ struct Item {
     Py_ssize_t start = 0, stop = 0, step = 1;  ///< of a number only `start`
     T tensor;
 
-    /// Number of axes of the indexed tensor that the item stands for.
+    /// Number of axes of the indexed tensor that the item selects from.
     int axes() const {
         if (kind == Kind::new_axis || kind == Kind::ellipsis) return 0;
         return tensor && tensor->dtype() == DType::bool_ ? tensor->dims() : 1;

@@ -146,7 +146,7 @@ bool anomaly();
 /// patience.
 void set_interrupt_check(void (*check)());
 void check_interrupt();
-/// Whether an interrupt waits for which `check_interrupt` will throw. Calls no handler, so it may be asked
+/// Whether an interrupt waits for which `check_interrupt` will throw. Calls no handler, so it may be called
 /// where none can run.
 void set_interrupt_probe(bool (*probe)());
 bool is_interrupt_pending();

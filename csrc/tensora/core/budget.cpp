@@ -310,7 +310,7 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
             std::vector<int32_t>& reads = uses_.reads;
             if (std::find(reads.begin(), reads.end(), value) == reads.end()) reads.push_back(value);
         }
-    movable_ = true;  // until the kernel of the operation begins, nobody has the address of a block
+    movable_ = true;  // no address of a block is in use before the kernel of the operation begins
     try {
         bring_operands(name, operands);
         open_workspace(number);

@@ -37,7 +37,7 @@ struct StepOperation {
     bool pure = false;  ///< may run again: it has a recipe, and wrote nothing but its results
 };
 
-/// Values and allocations of an operation that is under way. Numbers are those of values, in order of their
+/// Values and allocations of the running operation. Numbers are those of values, in order of their
 /// first use.
 struct OperationUses {
     std::vector<int32_t> reads, writes, births;
@@ -307,7 +307,7 @@ class StepBudget final : public Counted {
     int locks_ = 0;
     std::vector<Storage*> residents_, filed_, moving_;
     std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
-    OperationUses uses_;  ///< of the operation that is under way
+    OperationUses uses_;  ///< of the running operation
     int64_t room_ = 0;
     std::shared_ptr<const StepPlan> plan_;
     bool follows_ = false;

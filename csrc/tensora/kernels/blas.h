@@ -52,7 +52,7 @@ class BlasOnOneThread {
 
 /// While it lives, a call of LAPACK in this thread, which has the turn, can be given up: once an interrupt
 /// waits, the library's parallel sections do nothing. LAPACK then ends soon, with finite numbers or a code of
-/// failure that nobody may use. No handler runs inside the library, as that may call it.
+/// failure, both of which are discarded. No handler runs inside the library, as that may call it.
 class InterruptibleBlas {
   public:
     /// `longest`: extent of the matrix. Beyond that of vectors which the library gives to several threads,

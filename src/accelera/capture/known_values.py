@@ -26,7 +26,8 @@ _ATTRIBUTE = "_accelera_known_value"
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
-_REFUSALS = (RuntimeError, IndexError, ValueError, NotImplementedError)
+_REFUSALS = (RuntimeError, IndexError, ValueError)
+"""What torch raises for values that an operation does not accept."""
 
 
 @final
@@ -40,7 +41,7 @@ class _StorageState:
 
 
 _STATES: WeakValueDictionary[int, _StorageState] = WeakValueDictionary()
-"""State of each storage by its address; whoever holds the state holds the storage."""
+"""State of each storage by its address; an owner of the state also owns the storage."""
 
 
 @final
@@ -74,9 +75,9 @@ def is_known(tensor: torch.Tensor) -> bool:
 
 
 def follow(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-    """Carry out on values what was carried out on fake tensors, and make its results known.
+    """Carry out an operation of fake tensors on their values, and make its results known.
 
-    What it writes is known no more where an operand is unknown.
+    Tensors that it writes become unknown where an operand is unknown.
     """
     if _is_repeatable(func) and all(map(is_known, _tensors_in((args, kwargs)))) and _is_small(result):
         try:
@@ -89,9 +90,9 @@ def follow(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) 
                     _set_value(fake, real)
             return
     for tensor in _written(func, args, kwargs):
-        known = _known_value_of(tensor)
-        if known is not None:
-            known.state.is_right = False
+        value = _known_value_of(tensor)
+        if value is not None:
+            value.state.is_right = False
 
 
 def has_known_operands(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -101,7 +102,7 @@ def has_known_operands(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def evaluated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what ``func`` returns for the values of its operands, all of which are known."""
+    """Return the result of ``func`` for the values of its operands, all of which are known."""
     real_args, real_kwargs = pytree.tree_map(_real, (args, kwargs))
     if real_kwargs.get("device") is not None:
         real_kwargs["device"] = torch.device("cpu")
@@ -123,15 +124,15 @@ def _set_value(fake: FakeTensor, real: torch.Tensor) -> None:
 def _known_value_of(leaf: Any) -> KnownValue | None:
     if not isinstance(leaf, FakeTensor):
         return None
-    known: KnownValue | None = getattr(leaf, _ATTRIBUTE, None)
-    if known is not None:
-        return known if known.state.is_right else None
+    value: KnownValue | None = getattr(leaf, _ATTRIBUTE, None)
+    if value is not None:
+        return value if value.state.is_right else None
     return None if leaf.constant is None else KnownValue(leaf.constant)
 
 
 def _real(leaf: Any) -> Any:
-    known = _known_value_of(leaf)
-    return leaf if known is None else known.real
+    value = _known_value_of(leaf)
+    return leaf if value is None else value.real
 
 
 @cache

@@ -10,12 +10,10 @@ import contextlib
 import ctypes
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator
-from weakref import WeakSet
 
 from accelera.memory import cgroup_processors
-from accelera.thread_limits import ThreadLimit, lift_limits_of_others
+from accelera.thread_limits import ThreadLimits
 
 
 def usable_processors(proc: str = "/proc") -> int:
@@ -43,18 +41,16 @@ class BlasThreads:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._get, self._set = _count_functions(library)
-        self._lock = threading.Lock()
-        self._limits: list[ThreadLimit] = []
+        self._limits = ThreadLimits(on_lifted=self._apply)
         found = self._get()
         self._default_count = min(found, usable_processors())
         if self._default_count < found:
             self._set(self._default_count)
-        _INSTANCES.add(self)
 
     @property
     def count(self) -> int:
         """Threads that a product runs on now."""
-        return min([self._default_count, *(count for _, count in self._limits)])
+        return min(self._default_count, self._limits.least(self._default_count))
 
     @property
     def most(self) -> int:
@@ -66,31 +62,19 @@ class BlasThreads:
         """Let products run on at most ``count`` threads meanwhile."""
         if count < 1:
             raise ValueError(f"[threads] a limit of {count} threads: a product needs at least 1")
-        limit = threading.get_ident(), count
-        self._update_limits(self._limits.append, limit)
+        self._update(self._limits.add, count)
         try:
             yield
         finally:
-            self._update_limits(self._limits.remove, limit)
+            self._update(self._limits.remove, count)
 
-    def _update_limits(self, how: Callable[[ThreadLimit], None], limit: ThreadLimit) -> None:
-        with self._lock:
-            how(limit)
-            self._set(self.count)
+    def _update(self, change: Callable[[int], None], count: int) -> None:
+        with self._limits.lock:
+            change(count)
+            self._apply()
 
-    def before_fork(self) -> None:
-        """Let no other thread change the limits while the process forks."""
-        self._lock.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Let threads change the limits again."""
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Lift the limits of threads that the child does not have."""
-        self._lock = threading.Lock()
-        if lift_limits_of_others(self._limits):
-            self._set(self.count)
+    def _apply(self) -> None:
+        self._set(self.count)
 
 
 def _count_functions(library: ctypes.CDLL) -> tuple[Callable[[], int], Callable[[int], object]]:
@@ -101,22 +85,3 @@ def _count_functions(library: ctypes.CDLL) -> tuple[Callable[[], int], Callable[
             get.restype, put.restype = ctypes.c_int, None
             return get, put
     return usable_processors, lambda count: None
-
-
-_INSTANCES: WeakSet[BlasThreads] = WeakSet()
-
-
-def _at_fork(step: Callable[[BlasThreads], None]) -> Callable[[], None]:
-    def run() -> None:
-        for each in list(_INSTANCES):
-            step(each)
-
-    return run
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_at_fork(BlasThreads.before_fork),
-        after_in_parent=_at_fork(BlasThreads.after_fork_in_parent),
-        after_in_child=_at_fork(BlasThreads.after_fork_in_child),
-    )

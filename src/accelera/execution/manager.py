@@ -347,8 +347,9 @@ class StrategyManager:
         Parameters
         ----------
         tasks
-            Drawn as there is room for them, by a separate thread; need not end, and may block. A source that
-            reads a SQLite connection or a ``threading.local`` is read by the thread that takes the outputs.
+            Drawn by a separate thread while the window is not full; may be endless, and may block. A source
+            that reads a SQLite connection or a ``threading.local`` is read by the thread that takes the
+            outputs.
         fn
             Returns the output of one task.
         profile
@@ -491,11 +492,11 @@ class StrategyManager:
     def _report_missing_gpu(self, result: ExecutionResult[Any]) -> None:
         """Add an error where the GPU was to work, or could have been chosen, and was not usable."""
         gpu, decision = self._gpu, result.decision
-        wanted = decision.rule == NO_GPU.rule or decision.strategy.kind is not StrategyKind.CPU_ONLY
-        if gpu is None or not wanted or result.errors or not result.outputs:
+        uses_gpu = decision.rule == NO_GPU.rule or decision.strategy.kind is not StrategyKind.CPU_ONLY
+        if gpu is None or not uses_gpu or result.errors or not result.outputs:
             return
         if gpu.name not in result.per_device and not is_available(gpu.executor):
-            text = f"[{gpu.name}] is_available() says that it cannot be used now: the CPU did all tasks"
+            text = f"[{gpu.name}] is_available() returned False: the CPU did all tasks"
             result.errors = (DeviceError(text),)
 
     def _decide(

@@ -273,7 +273,7 @@ class MemoryGuard:
     def drop_expectation(self) -> bool:
         """Stop expecting the memory of this phase's peak; return whether anything was expected.
 
-        Blocks then leave when a tensor needs the room, and not before.
+        Blocks are then evicted when a tensor needs their memory, and not before.
         """
         return self.exact and self._phase_peaks.pop(self._phase, 0) > self._count.others_bytes()
 
@@ -296,7 +296,7 @@ _REMEDY = (
     "Call offload(model, budget, inputs=EXAMPLE): it plans the whole step, works in smaller blocks if "
     "necessary, and otherwise names the smallest budget that works; or use a smaller batch"
 )
-"""The budget for one operation says nothing of those that follow, so a refusal in a run names none."""
+"""Later operations may need a larger budget than the refused one, so a refusal in a run names none."""
 
 _NAMED = 4
 """Most blocks that a refusal names."""

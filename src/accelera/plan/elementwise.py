@@ -401,7 +401,7 @@ def _decodes_per_chunk(operand: Operand, extent: Tile) -> float:
 
 
 def _chunk_accesses(operand: Operand, extent: Tile) -> int:
-    """Return how many chunks all blocks of ``extent`` touch together; 0 for an operand without chunks."""
+    """Return the number of chunk accesses by all blocks of ``extent``; 0 for an operand without chunks."""
     if operand.chunk is None:
         return 0
     sizes = zip(extent, operand.chunk, operand.shape, strict=True)

@@ -326,8 +326,8 @@ def _open_sent(
 ) -> FlatFile:
     """Return the store of a file that a pickled one names; raises StoreChangedError for another file."""
     store = FlatFile(path, open_descriptor(path), placement, header=header, direct=direct)
-    found = store._opened_as
-    if (found.size, found.header) != (expected.size, expected.header):
+    opened_as = store._opened_as
+    if (opened_as.size, opened_as.header) != (expected.size, expected.header):
         store.close()
         raise StoreChangedError(f"[unpickle] {path} is not the file that was sent; open it again")
     return store

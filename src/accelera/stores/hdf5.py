@@ -218,8 +218,8 @@ def _open_sent(path: Path, name: str, by_caller: bool, expected: Mapping[str, An
         if not by_caller:
             _refuse_external_links(path, file, name)
         store = H5Store(_selected(path, file, name), file)
-        found = store.fingerprint()
-        if found is None or expected is None or found["size"] != expected["size"]:
+        identity = store.fingerprint()
+        if identity is None or expected is None or identity["size"] != expected["size"]:
             raise StoreChangedError(f"[unpickle] {path} is not the file that was sent; open it again")
     except BaseException:
         file.close()

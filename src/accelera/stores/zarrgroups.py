@@ -35,7 +35,7 @@ class ArrayBefore(NamedTuple):
 
 
 def array_before(path: Path) -> ArrayBefore:
-    """Return what a new array at ``path`` takes over; format 3 without names where nothing is there."""
+    """Return the properties that a new array at ``path`` inherits; format 3 without names by default."""
     if os.path.isfile(path / ".zarray"):
         names = _document(path / ".zattrs").get(DIMENSIONS)
         return ArrayBefore(2, tuple(names) if isinstance(names, list) else None)
@@ -105,10 +105,10 @@ def _groups_above(path: Path) -> Iterator[tuple[Path, int]]:
 def _document(path: Path) -> dict[str, Any]:
     """Return a JSON file's object; an empty one for a file that is not there, or not readable."""
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ class StepPlans(PlanFrontier):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The record of the step by columns; made anew each time, as they take as much memory as it."""
+        """The record of the step by columns; rebuilt on each access, because they are as large as it."""
         columns: dict[str, Any] = self._log.columns()
         return columns
 

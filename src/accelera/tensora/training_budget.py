@@ -221,7 +221,7 @@ class TrainingBudget:
             self._keep_plans(now.key)
 
     def _keep_plans(self, key: Any) -> None:
-        self._plans.pop(key, None)  # makes room for the new ones
+        self._plans.pop(key, None)  # their memory is needed by the search for new ones
         plans = self._plans[key] = StepPlans(self._steps, self.device)
         while len(self._plans) > _MOST_PLANS:
             self._plans.popitem(last=False)

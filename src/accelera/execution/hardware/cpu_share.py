@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from accelera.thread_limits import ThreadLimit, lift_limits_of_others
+from accelera.thread_limits import ThreadLimits
 
 if TYPE_CHECKING:
     from accelera.devices import CpuDevice
@@ -112,8 +111,7 @@ class _Pools:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._limits: list[ThreadLimit] = []
+        self._limits = ThreadLimits(on_lifted=self._apply)
         self._loaded: tuple[bool, ...] = ()
         self._usual: dict[str, tuple[Any, int]] = {}
         self._torch = _TorchThreads()
@@ -121,35 +119,17 @@ class _Pools:
     @contextlib.contextmanager
     def limited(self, count: int) -> Iterator[None]:
         scipys = _cpu().limit_threads(count) if "scipy.linalg" in sys.modules else contextlib.nullcontext()
-        limit = threading.get_ident(), count
         with scipys, self._torch.limited(count):
-            with self._lock:
+            with self._limits.lock:
                 self._record_usual_counts()
-                self._limits.append(limit)
+                self._limits.add(count)
                 self._apply()
             try:
                 yield
             finally:
-                with self._lock:
-                    self._limits.remove(limit)
+                with self._limits.lock:
+                    self._limits.remove(count)
                     self._apply()
-
-    def before_fork(self) -> None:
-        """Let no other thread change the limits while the process forks."""
-        self._lock.acquire()
-        self._torch.before_fork()
-
-    def after_fork_in_parent(self) -> None:
-        """Let threads change the limits again."""
-        self._torch.after_fork_in_parent()
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Lift the limits of threads that the child does not have."""
-        self._lock = threading.Lock()
-        self._torch.after_fork_in_child()
-        if lift_limits_of_others(self._limits):
-            self._apply()
 
     def apply_thread_limits(self) -> None:
         self._torch.apply_thread_limits()
@@ -157,7 +137,7 @@ class _Pools:
     def _apply(self) -> None:
         self._release_controlling_thread()
         for pool, usual in self._usual.values():
-            pool.set_num_threads(min([usual, *(count for _, count in self._limits)]))
+            pool.set_num_threads(min(usual, self._limits.least(usual)))
         self._release_controlling_thread()
 
     def _release_controlling_thread(self) -> None:
@@ -192,22 +172,9 @@ class _TorchThreads:
     """torch's count, which each thread has for itself, with one for threads that are yet to begin."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._limits: list[ThreadLimit] = []
+        # Threads of pools ask for their count, so a forked child has nothing to set.
+        self._limits = ThreadLimits(on_lifted=lambda: None)
         self._usual = 0
-
-    def before_fork(self) -> None:
-        """Let no other thread change the limits while the process forks."""
-        self._lock.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Let threads change the limits again."""
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Lift the limits of threads that the child does not have; threads of pools ask for theirs."""
-        self._lock = threading.Lock()
-        lift_limits_of_others(self._limits)
 
     @contextlib.contextmanager
     def limited(self, count: int) -> Iterator[None]:
@@ -224,33 +191,29 @@ class _TorchThreads:
     def apply_thread_limits(self) -> None:
         """Set this thread's count to that of a new thread: torch keeps a count per thread."""
         torch: Any = sys.modules.get("torch")
-        with self._lock:
-            count = self._least(self._usual)
+        with self._limits.lock:
+            count = self._limits.least(self._usual)
             if count and hasattr(torch, "set_num_threads") and torch.get_num_threads() != count:
                 torch.set_num_threads(count)
 
     def _enter(self, torch: Any, count: int) -> int:
         """Return what this thread is to have afterwards."""
-        with self._lock:
+        with self._limits.lock:
             own: int = torch.get_num_threads()
             if not self._limits:
                 self._usual = own
-            is_new = thread_share() is None and own == self._least(0)
-            self._limits.append((threading.get_ident(), count))
-            torch.set_num_threads(min(own, self._least(own)))
+            is_new = thread_share() is None and own == self._limits.least(0)
+            self._limits.add(count)
+            torch.set_num_threads(min(own, self._limits.least(own)))
             return self._usual if is_new else own
 
     def _leave(self, torch: Any, count: int, own: int) -> None:
-        with self._lock:
-            self._limits.remove((threading.get_ident(), count))
+        with self._limits.lock:
+            self._limits.remove(count)
             torch.set_num_threads(own)
-            others = self._least(self._usual)
+            others = self._limits.least(self._usual)
             if others != own:
                 _set_for_new_threads(torch.set_num_threads, others)
-
-    def _least(self, default: int) -> int:
-        """Return the smallest limit, or ``default`` without one."""
-        return min((count for _, count in self._limits), default=default)
 
 
 def _set_for_new_threads(function: Callable[[int], None], count: int) -> None:
@@ -261,9 +224,3 @@ def _set_for_new_threads(function: Callable[[int], None], count: int) -> None:
 
 
 _POOLS = _Pools()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_POOLS.before_fork,
-        after_in_parent=_POOLS.after_fork_in_parent,
-        after_in_child=_POOLS.after_fork_in_child,
-    )

@@ -167,7 +167,7 @@ class StreamThreads:
     def _start_fallback_lane(self) -> None:
         with self._lock:
             lane, self._fallback_lane = self._fallback_lane, None
-            if lane is not None and not self._queue.stopped:
+            if lane is not None:
                 self._working += 1
                 self._start(lane)
 

@@ -17,7 +17,7 @@ _LEAVES: Final = (str, bytes, int, float, complex, type, ModuleType, CodeType, t
 def is_thread_bound(source: object) -> bool:
     """Return whether ``source`` reads from a SQLite connection or a ``threading.local``, also indirectly.
 
-    Generators, ``zip``, ``map`` and other wrappers are searched for what they read.
+    Generators, ``zip``, ``map`` and other wrappers are searched for the sources that they read.
     """
     bound = (threading.local, *_sqlite_types())
     pending, known = [source], {id(source)}

@@ -17,7 +17,9 @@ import cloudpickle
 from accelera.errors import TransferError
 from accelera.execution.faults.classify import add_note
 
-_GROUP: Final[Any] = getattr(sys.modules["builtins"], "BaseExceptionGroup", None)
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
 _NOT_SENT: Final = frozenset(("__weakref__", "__dict__", "obj"))
 """Fields that are not attributes of the error; ``AttributeError.obj`` may be an object of any size."""
 
@@ -93,7 +95,7 @@ class _ErrorPacker:
     def _record_of(
         self, error: BaseException, position: Callable[[BaseException | None], int | None]
     ) -> ErrorRecord:
-        members = getattr(error, "exceptions", ()) if _is_group(error) else ()
+        members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
         arguments = _arguments_without_members(error, members)
         packed = {name: self._pickled(value, error) for name, value in _fields_of(error)}
         return ErrorRecord(
@@ -135,7 +137,7 @@ class _ErrorPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._root = root
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how ``obj`` is pickled."""
+        """Return the reduced form of ``obj`` for pickling."""
         if isinstance(obj, BaseException) and obj is not self._root:
             packed = self._packer.nested(obj)
             if packed is not None:
@@ -158,10 +160,6 @@ class _Members(NamedTuple):
         return members if self.is_list else tuple(members)
 
 
-def _is_group(error: BaseException) -> bool:
-    return _GROUP is not None and isinstance(error, _GROUP)
-
-
 def _arguments_without_members(error: BaseException, members: Any) -> tuple[Any, ...]:
     """Return the arguments of ``error``, without the members of a group: these are sent separately."""
     if not members:
@@ -178,7 +176,7 @@ def _holds_members(argument: Any, members: Any) -> bool:
 def _fields_of(error: BaseException) -> Iterator[tuple[str, Any]]:
     """Yield the fields of ``error`` that its classes declare, except those of every exception."""
     for kind in type(error).__mro__:
-        if kind is BaseException or kind is object or kind is _GROUP:
+        if kind is BaseException or kind is object or kind is BaseExceptionGroup:
             continue
         for name, field in list(vars(kind).items()):
             if name not in _NOT_SENT and isinstance(field, (MemberDescriptorType, GetSetDescriptorType)):
@@ -254,10 +252,10 @@ def _construct_without_init(
     if isinstance(error, BaseException):
         return error
     if not members:
-        plain: BaseException = BaseException.__new__(kind, *arguments)
-        return plain
+        plain_error: BaseException = BaseException.__new__(kind, *arguments)
+        return plain_error
     message = next((each for each in arguments if isinstance(each, str)), kind.__name__)
-    group: BaseException = _GROUP.__new__(kind, message, members)
+    group: BaseException = BaseExceptionGroup.__new__(kind, message, members)
     return group
 
 
@@ -266,7 +264,7 @@ def _loaded_or_none(data: bytes | None) -> Any:
 
 
 def _value_or_none(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns; None when it raises, as loading anything can."""
+    """Return the result of ``make``; None when it raises, as unpickling can."""
     try:
         return make()
     except Exception:
