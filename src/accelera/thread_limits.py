@@ -26,8 +26,8 @@ class ThreadLimits:
         self._on_lifted = on_lifted
         _INSTANCES.add(self)
 
-    def __bool__(self) -> bool:
-        return bool(self._limits)
+    def __len__(self) -> int:
+        return len(self._limits)
 
     def least(self, default: int) -> int:
         """Return the smallest limit, or ``default`` without one."""

@@ -8,7 +8,7 @@ changes in place keep their meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, final
@@ -79,7 +79,7 @@ def follow(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) 
 
     Tensors that it writes become unknown where an operand is unknown.
     """
-    if _is_repeatable(func) and all(map(is_known, _tensors_in((args, kwargs)))) and _is_small(result):
+    if _is_repeatable(func) and _are_known(args) and _are_known(kwargs.values()) and _is_small(result):
         try:
             values = evaluated(func, args, kwargs)
         except _REFUSALS:  # the shapes permit what the values do not
@@ -89,7 +89,8 @@ def follow(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) 
                 if isinstance(fake, FakeTensor):
                     _set_value(fake, real)
             return
-    for tensor in _written(func, args, kwargs):
+    # Most operations are on activations and get no further than here, so nothing is flattened for them.
+    for tensor in _written(func, args, kwargs) if func._schema.is_mutable else ():
         value = _known_value_of(tensor)
         if value is not None:
             value.state.is_right = False
@@ -97,8 +98,19 @@ def follow(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) 
 
 def has_known_operands(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether there are operands and all of them are known."""
-    operands = list(_tensors_in((args, kwargs)))
-    return bool(operands) and all(map(is_known, operands))
+    has_operands = any(True for _ in _tensors_in((args, kwargs)))
+    return has_operands and _are_known(args) and _are_known(kwargs.values())
+
+
+def _are_known(arguments: Iterable[Any]) -> bool:
+    """Return whether the values of all tensors among ``arguments`` are known."""
+    for each in arguments:
+        if isinstance(each, torch.Tensor):
+            if _known_value_of(each) is None:
+                return False
+        elif isinstance(each, (list, tuple)) and not _are_known(each):
+            return False
+    return True
 
 
 def evaluated(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -124,7 +136,7 @@ def _set_value(fake: FakeTensor, real: torch.Tensor) -> None:
 def _known_value_of(leaf: Any) -> KnownValue | None:
     if not isinstance(leaf, FakeTensor):
         return None
-    value: KnownValue | None = getattr(leaf, _ATTRIBUTE, None)
+    value: KnownValue | None = leaf.__dict__.get(_ATTRIBUTE)
     if value is not None:
         return value if value.state.is_right else None
     return None if leaf.constant is None else KnownValue(leaf.constant)
@@ -147,8 +159,6 @@ def _is_small(result: Any) -> bool:
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that ``func`` changes in place."""
-    if not func._schema.is_mutable:
-        return
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from _tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))

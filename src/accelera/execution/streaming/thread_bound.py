@@ -11,6 +11,7 @@ from typing import Any, Final
 
 MAX_OBJECTS: Final = 500
 """Number of objects that a search examines; a source that refers to more is taken to be unbound."""
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
 _LEAVES: Final = (str, bytes, int, float, complex, type, ModuleType, CodeType, type(None))
 
 
@@ -47,6 +48,8 @@ def _referents(obj: object) -> Iterator[Any]:
         if frame is not None:
             yield from frame.f_locals.values()
             yield from _globals_named(frame.f_code, frame.f_globals)
+    elif isinstance(obj, _CONTAINERS) and len(obj) > MAX_OBJECTS:
+        return  # listing the tasks of a large batch would take longer than beginning it
     else:
         yield from gc.get_referents(obj)
 
