@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 
+from accelera.fork_locks import lock_held_at_forks
 from accelera.settings import current_value
 
 logger = logging.getLogger("accelera")
-_LOCK = threading.Lock()
+_LOCK = lock_held_at_forks()
 
 
 def configure_logging() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import final
 from weakref import WeakSet
 
+from accelera.fork_locks import lock_held_at_forks
+
 
 @final
 class ThreadLimits:
@@ -20,8 +22,8 @@ class ThreadLimits:
     """
 
     def __init__(self, on_lifted: Callable[[], None]) -> None:
-        self.lock = threading.Lock()
-        """Held while limits change and are applied; no thread but the forking one holds it during a fork."""
+        self.lock = lock_held_at_forks()
+        """Held while limits change and are applied."""
         self._limits: list[tuple[int, int]] = []
         self._on_lifted = on_lifted
         _INSTANCES.add(self)
@@ -43,8 +45,6 @@ class ThreadLimits:
 
     def lift_limits_of_others(self) -> None:
         """Keep the limits of the calling thread, the only one of a forked child."""
-        # The lock was taken before the fork by a thread whose ident the child may give to another one.
-        self.lock = threading.Lock()
         own_limits = [limit for limit in self._limits if limit[0] == threading.get_ident()]
         if len(own_limits) < len(self._limits):
             self._limits = own_limits
@@ -54,36 +54,10 @@ class ThreadLimits:
 _INSTANCES: WeakSet[ThreadLimits] = WeakSet()
 
 
-@final
-class _Fork:
-    """The locks that a thread holds while it forks."""
-
-    def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
-        self._instances: list[ThreadLimits] = []
-
-    def begin(self) -> None:
-        """Wait until no other thread forks or changes limits."""
-        self._one_at_a_time.acquire()
-        self._instances = list(_INSTANCES)
-        for each in self._instances:
-            each.lock.acquire()
-
-    def end_in_parent(self) -> None:
-        """Let other threads go on."""
-        for each in self._instances:
-            each.lock.release()
-        self._one_at_a_time.release()
-
-    def end_in_child(self) -> None:
-        """Lift the limits of the threads that the child does not have."""
-        self._one_at_a_time = threading.Lock()
-        for each in self._instances:
-            each.lift_limits_of_others()
+def _lift_limits_of_others() -> None:
+    for each in list(_INSTANCES):
+        each.lift_limits_of_others()
 
 
 if hasattr(os, "register_at_fork"):
-    _FORK = _Fork()
-    os.register_at_fork(
-        before=_FORK.begin, after_in_parent=_FORK.end_in_parent, after_in_child=_FORK.end_in_child
-    )
+    os.register_at_fork(after_in_child=_lift_limits_of_others)

@@ -69,3 +69,45 @@ def test_children_of_forks_during_batches(library: str, tmp_path: Path) -> None:
     report = json.loads(ran.stdout)
     assert report["outcomes"] == ["right"]
     assert report["after"]
+
+
+ORDERS = """
+import os, signal, sys, threading, time
+from accelera.fork_locks import lock_held_at_forks
+
+locks = [lock_held_at_forks() for _ in range(3)]
+stop = threading.Event()
+state = [0, 0]
+
+def change(order):
+    while not stop.is_set():
+        with order[0]:
+            time.sleep(2e-4)
+            with order[1]:
+                state[0] += 1
+                time.sleep(2e-4)
+                state[1] += 1
+
+threads = [threading.Thread(target=change, args=(order,), daemon=True)
+           for order in (locks[:2], locks[1:], locks[::2])]
+for thread in threads:
+    thread.start()
+bad = 0
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        taken = all(lock.acquire(timeout=10) for lock in locks)
+        os._exit(0 if taken and state[0] == state[1] else 1)
+    bad += os.waitpid(child, 0)[1] != 0
+stop.set()
+for thread in threads:
+    thread.join(10)
+print(bad, sum(thread.is_alive() for thread in threads))
+"""
+
+
+def test_no_other_thread_holds_a_lock_during_a_fork(tmp_path: Path) -> None:
+    """Three threads nest the locks in orders of their own, and change what they protect in two steps."""
+    ran = run_python("-c", ORDERS, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["0", "0"]

@@ -19,6 +19,7 @@ from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
 from accelera.execution.tasks.run import run_lane, run_range
+from accelera.fork_locks import lock_held_at_forks
 
 if TYPE_CHECKING:
     from accelera.execution.executors.processes.executor import ProcessesExecutor
@@ -68,7 +69,7 @@ class ScalingProbe:
     """Measured scaling of one function over threads. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock_held_at_forks()
         self.forget()
 
     def forget(self) -> None:
@@ -217,7 +218,7 @@ class AutoCpuExecutor(Closeable):
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
         self._probes: LruDict[str, ScalingProbe] = LruDict(FUNCTIONS_KEPT)
-        self._lock = threading.Lock()
+        self._lock = lock_held_at_forks()
 
     def __repr__(self) -> str:
         return f"AutoCpuExecutor({self.workers})"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.extras import is_there
+from accelera.fork_locks import IMPORTING
 from accelera.memory import host_memory
 from accelera.settings import gpus_in_bus_order, visible_gpus
 
@@ -100,7 +101,8 @@ def nvml_devices() -> tuple[NvmlDevice, ...]:
     None without the library, its driver, or a GPU.
     """
     try:
-        import pynvml
+        with IMPORTING:
+            import pynvml
 
         pynvml.nvmlInit()
         cards = [

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from accelera.fork_locks import IMPORTING
 from accelera.thread_limits import ThreadLimits
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def usable_cores() -> int:
 
     In a worker process these are its share.
     """
-    from accelera.devices import usable_processors
+    with IMPORTING:
+        from accelera.devices import usable_processors
 
     return process_share() or usable_processors()
 
@@ -70,7 +72,8 @@ def one_blas_thread_each(workers: int) -> Iterator[None]:
 
 @functools.cache
 def _cpu() -> CpuDevice:
-    from accelera.devices import CpuDevice, get_device
+    with IMPORTING:
+        from accelera.devices import CpuDevice, get_device
 
     device = get_device("cpu")
     assert isinstance(device, CpuDevice), "the process's one CPU"

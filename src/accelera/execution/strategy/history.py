@@ -11,7 +11,6 @@ import math
 import os
 import platform
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from accelera.execution.hardware.capabilities import HardwareCapabilities, model
 from accelera.execution.kernel import key_of
 from accelera.execution.strategy.rates import DeviceRates, RateEstimate, RateModel
 from accelera.execution.strategy.strategy import Decision
+from accelera.fork_locks import lock_held_at_forks
 from accelera.settings import cache_folder
 
 _LIBRARIES = ("accelera", "numpy", "scipy", "torch")
@@ -157,7 +157,7 @@ class PerformanceHistory:
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lock = threading.Lock()
+        self.lock = lock_held_at_forks()
         """Held while something is changed."""
         self.begun: set[tuple[str, str]] = set()
         """Keys of functions and models of the GPUs on which they have run in this process."""
