@@ -20,9 +20,7 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.execution.tasks.run import modes_are_set
 from accelera.testing import BridgeCpu
-from tests.threads import run_in_threads
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
 
@@ -96,18 +94,3 @@ def test_a_callers_gradients_are_off_for_its_tasks_only() -> None:
         off = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
     on = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
     assert (set(off), set(on)) == ({False}, {True})
-
-
-def test_modes_of_torch_keep_a_function_out_of_processes() -> None:
-    assert not modes_are_set()
-    with torch.no_grad():
-        assert modes_are_set()
-        assert not modes_are_set_elsewhere()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert modes_are_set()
-
-
-def modes_are_set_elsewhere() -> bool:
-    found: list[bool] = []
-    run_in_threads(lambda: found.append(modes_are_set()))
-    return found[0]

@@ -36,8 +36,7 @@ class ThreadContext:
 
     def __init__(self) -> None:
         self._context = contextvars.copy_context()
-        torch = sys.modules.get("torch")
-        self._modes = [*_modes_of(torch), *_streams_of(torch)]
+        self._modes = [*torch_modes(), *_streams_of(sys.modules.get("torch"))]
 
     def run(self, do: Callable[[], Returned]) -> Returned:
         """Return ``do()``, called in the context of the thread that made this object."""
@@ -50,13 +49,9 @@ class ThreadContext:
             return do()
 
 
-def modes_are_set() -> bool:
-    """Return whether this thread has set modes of torch, which a process of its own would not have."""
-    return bool(_modes_of(sys.modules.get("torch")))
-
-
-def _modes_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:
     """Return constructors of torch's modes that differ from a new thread's; none while torch is loading."""
+    torch: Any = sys.modules.get("torch")
     try:
         if torch is None:
             return []

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, NamedTuple, final
 
-import cloudpickle
-
 from accelera.errors import TransferError
+from accelera.execution.executors.processes.pickling import TaskPickler
 from accelera.execution.faults.classify import add_note
 
 if sys.version_info < (3, 11):
@@ -128,7 +127,7 @@ class _ErrorPacker:
 
 
 @final
-class _ErrorPickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _ErrorPickler(TaskPickler):
     """Pickles exceptions inside ``root`` as records: their own form may not survive unpickling."""
 
     def __init__(self, file: io.BytesIO, packer: _ErrorPacker, root: BaseException) -> None:

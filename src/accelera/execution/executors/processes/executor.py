@@ -19,11 +19,9 @@ from accelera.execution.executors.processes.messages import (
     STARTING,
     FunctionPayload,
     WorkerReply,
-    pack,
 )
 from accelera.execution.executors.processes.pool import (
     MOST_FAILED_STARTS,
-    CannotStart,
     ProcessPool,
     WorkerDied,
     WorkerSlot,
@@ -91,32 +89,24 @@ class ProcessesExecutor(Closeable):
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        run_lane(queue, self.carry_out, "drivers", caller=caller)
+        run_lane(queue, self._carry_out, "drivers", caller=caller)
 
-    def carry_out(self, queue: TaskQueue, *, leaves_unsendable: bool = False) -> bool:
-        """Do the same with the calling thread as a driver; return whether everything could be sent.
-
-        With ``leaves_unsendable`` tasks that cannot be sent, or whose outputs cannot, are given back and
-        nothing more is taken, instead of failing them; so is a function that would find other constants in
-        its modules there.
-        """
+    def _carry_out(self, queue: TaskQueue) -> None:
+        """Carry out the batch with the calling thread as a driver."""
         if process_share() is not None:
             _run_inline(queue)
-            return True
+            return
         try:
             payload = FunctionPayload(queue.function, queue.retry)
         except TransferError as error:
-            if not leaves_unsendable:
-                queue.abort(error)
-            return False
+            queue.abort(error)
+            return
         if not self._pool.ours:
             self._make_pool()
         name = identity_of(queue.function)
         count = min(self.workers, max(queue.left, 1), queue.limit.cpu or self.workers)
         task_s = self._task_s.get(name)
-        dispatcher = ProcessDispatcher(
-            self._pool, queue, payload, count, task_s=task_s, leaves_unsendable=leaves_unsendable
-        )
+        dispatcher = ProcessDispatcher(self._pool, queue, payload, count, task_s=task_s)
         threads = [lane_thread(queue, dispatcher.pull, "driver") for _ in range(1, count)]
         for thread in threads:
             thread.start()
@@ -124,7 +114,6 @@ class ProcessesExecutor(Closeable):
         for thread in threads:
             thread.join()
         self._remember(name, dispatcher)
-        return not dispatcher.unsendable
 
     def task_s(self, function: Callable[..., Any]) -> float:
         """Return the seconds that a task of ``function`` took last, handing over included; 0: not known."""
@@ -170,9 +159,6 @@ class ProcessDispatcher:
         How many threads call ``pull``.
     task_s
         Seconds that a task of this function took before; None: not known.
-    leaves_unsendable
-        Whether tasks that cannot be sent, or whose outputs cannot, are given back instead of failing; then
-        ``unsendable`` is set, and nothing more is taken.
     """
 
     def __init__(
@@ -183,17 +169,14 @@ class ProcessDispatcher:
         drivers: int,
         *,
         task_s: float | None = None,
-        leaves_unsendable: bool = False,
     ) -> None:
         self._pool = pool
         self._queue = queue
         self._payload = payload
         self._drivers = drivers
         self._task_s = task_s
-        self._leaves_unsendable = leaves_unsendable
         self._deaths: Counter[int] = Counter()
         self._lock = threading.Lock()
-        self.unsendable = False
         self.ran_tasks = 0
         """How many tasks came to an end."""
         self.ran_s = 0.0
@@ -208,7 +191,7 @@ class ProcessDispatcher:
 
     def _pull(self) -> None:
         size = TimedSize(PIECE_S, self._drivers, least_s=LEAST_S, task_s=self._task_s)
-        while not self.unsendable:
+        while True:
             piece = self._queue.take(DeviceKind.CPU, size.next(self._queue.remaining))
             if piece is None:
                 return
@@ -225,7 +208,7 @@ class ProcessDispatcher:
         waiting, done = [piece], 0
         while waiting:
             part = waiting.pop()
-            if self._queue.stopped or self.unsendable:
+            if self._queue.stopped:
                 self._queue.give_back(part)
                 continue
             again, ended = self._run(part)
@@ -237,7 +220,7 @@ class ProcessDispatcher:
         """Run ``piece`` at once; return what is to be tried again here, and how many tasks ended."""
         began = time.perf_counter()
         try:
-            packed = pack(piece.tasks)
+            packed = self._payload.pack(piece.tasks)
         except Exception as error:
             return self._unsendable_tasks(piece, f"{type(error).__name__}: {error}")
         with self._pool.acquire(self._stopped) as slot:
@@ -247,10 +230,6 @@ class ProcessDispatcher:
                 replied = self._pool.ready(slot).run(self._payload, packed, self._stopped)
             except WorkerDied as lost:
                 return self._handle_death(lost, piece, slot)
-            except CannotStart:
-                if self._leaves_unsendable:
-                    return self._leave_unsendable(piece)
-                raise
             slot.failed_starts = 0
         if replied is None:
             return self._put_back(piece)
@@ -259,11 +238,6 @@ class ProcessDispatcher:
 
     def _stopped(self) -> bool:
         return self._queue.sleep(0.0)
-
-    def _leave_unsendable(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
-        """Give ``piece`` back as unsendable; this dispatcher takes nothing more."""
-        self.unsendable = True
-        return self._put_back(piece)
 
     def _put_back(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
         self._queue.give_back(piece)
@@ -276,8 +250,6 @@ class ProcessDispatcher:
             return self._unsendable_tasks(piece, reply.why)
         if reply.unreadable == "outputs":
             return self._unreadable_outputs(piece, reply)
-        if reply.unreadable == "function" and self._leaves_unsendable:
-            return self._leave_unsendable(piece)
         if reply.unreadable == "function":
             raise TransferError(
                 f"[processes] a worker cannot load {name_of(self._queue.function)} ({reply.why}): what it"
@@ -297,26 +269,18 @@ class ProcessDispatcher:
     def _deliver(self, piece: TaskRange, reply: WorkerReply, outputs: Sequence[Any]) -> int:
         """Pass outputs and failures to the queue; return how many tasks ended."""
         failed = {position: unpack_error(raised, piece.start + position) for position, raised in reply.failed}
-        left = 0
         for position, why in reply.unsendable:
-            if self._leaves_unsendable and self._queue.reruns:
-                self.unsendable, left = True, left + 1
-                self._queue.give_back(piece.part(position, position + 1))
-            else:
-                failed[position] = TransferError(_unpicklable_text(piece.start + position, "returned", why))
-        apart = sorted({*failed, *(position for position, _ in reply.unsendable)})
+            failed[position] = TransferError(_unpicklable_text(piece.start + position, "returned", why))
         begin = 0
-        for position in [*apart, len(outputs)]:
+        for position in [*sorted(failed), len(outputs)]:
             if begin < position:
                 self._queue.finish(piece.start + begin, outputs[begin:position], PROCESSES)
             if position in failed:
                 self._queue.fail(piece.start + position, failed[position], PROCESSES)
             begin = position + 1
-        return reply.done - left
+        return reply.done
 
     def _unsendable_tasks(self, piece: TaskRange, why: str) -> tuple[list[TaskRange], int]:
-        if self._leaves_unsendable:
-            return self._leave_unsendable(piece)
         if len(piece.tasks) > 1:
             return _halves(piece), 0
         self._queue.fail(piece.start, TransferError(_unpicklable_text(piece.start, "is", why)), PROCESSES)
@@ -327,8 +291,6 @@ class ProcessDispatcher:
         done = piece.part(0, reply.done)
         if reply.done < len(piece.tasks):
             self._queue.give_back(piece.part(reply.done, len(piece.tasks)))
-        if self._queue.reruns and self._leaves_unsendable:
-            return self._leave_unsendable(done)
         if self._queue.reruns and reply.done > 1:
             return _halves(done), 0
         for index in range(done.start, done.stop):
@@ -387,8 +349,6 @@ class ProcessDispatcher:
         slot.failed_starts += 1
         if slot.failed_starts < MOST_FAILED_STARTS:
             return [piece], 0
-        if self._leaves_unsendable:
-            return self._leave_unsendable(piece)
         at = "while loading the function" if lost.at == FUNCTION else "before they were ready"
         raise DeviceError(
             f"[processes] {slot.failed_starts} worker processes died {at} ({_exit_text(lost.status)}): see"

@@ -19,10 +19,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast, final
 
-import cloudpickle
-
 from accelera.errors import TransferError
+from accelera.execution.executors.processes.caller_state import CallerState
+from accelera.execution.executors.processes.changed_modules import modules_by_value, pickled_by_value
 from accelera.execution.executors.processes.errors import PickledError
+from accelera.execution.executors.processes.pickling import dumps
 from accelera.execution.kernel import Kernel, name_of
 from accelera.execution.tasks.retry import Retry
 
@@ -66,7 +67,7 @@ _COUNT = struct.Struct("<q")
 
 @final
 class MessageSocket:
-    """One end. Each side speaks in turn, so the room is free again when it is written to.
+    """One end. Each side uses the room in turn, so it is free again when it is written to.
 
     Parameters
     ----------
@@ -87,14 +88,17 @@ class MessageSocket:
         waiting.register(self._end, select.POLLIN)
         return bool(waiting.poll(timeout_s * 1e3))
 
-    def send(self, parts: Sequence[Part]) -> None:
-        """Send one message; raises ``OSError`` when the other end is gone."""
+    def send(self, parts: Sequence[Part], *, through_room: bool = True) -> None:
+        """Send one message; raises ``OSError`` when the other end is gone.
+
+        Without ``through_room`` the shared memory is not used: the other end may not have read it yet.
+        """
         lengths, joined, large, used = [], [b""], [], 0
         for part in parts:
             length = len(part)
             if length < LARGE_BYTES:
                 joined.append(bytes(part))
-            elif used + length <= len(self._room_out):
+            elif through_room and used + length <= len(self._room_out):
                 self._room_out[used : used + length] = part
                 used, length = used + length, -length
             else:
@@ -146,7 +150,7 @@ def pack(value: Any) -> list[Part]:
         buffers.append(raw)
         return False
 
-    packed = cloudpickle.dumps(value, protocol=5, buffer_callback=put_aside)
+    packed = dumps(value, buffer_callback=put_aside)
     return [packed, *buffers]
 
 
@@ -203,8 +207,9 @@ class FunctionPayload:
 
     def __init__(self, function: Callable[[Any], Any], retry: Retry | None) -> None:
         inner = function.function if isinstance(function, Kernel) else function
+        self._by_value = modules_by_value(inner)
         try:
-            self.parts: list[Part] = pack((inner, retry))
+            self.parts: list[Part] = self.pack((inner, retry))
         except Exception as error:
             raise TransferError(
                 f"[processes] {name_of(function)} cannot be sent to another process"
@@ -217,6 +222,12 @@ class FunctionPayload:
         self.digest = digest.digest()
         """The same for equal functions."""
         self.environment = ProcessEnvironment.here()
+        self.caller = CallerState.here()
+
+    def pack(self, value: Any) -> list[Part]:
+        """Return ``value``, with the code of changed modules, as parts of a message."""
+        with pickled_by_value(self._by_value):
+            return pack(value)
 
 
 @final
@@ -231,6 +242,8 @@ class WorkerRequest(NamedTuple):
     """The digest of a function that is not needed any more."""
     environment: ProcessEnvironment | None
     """Where the program is now; None: where it was."""
+    caller: CallerState | None
+    """What its caller has set; None: what was set before."""
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -16,6 +17,7 @@ from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[at
 from typing import Any, Final, final
 
 from accelera.errors import DeviceError
+from accelera.execution.executors.processes.caller_state import CallerState
 from accelera.execution.executors.processes.messages import (
     AT,
     IDLE,
@@ -33,6 +35,7 @@ from accelera.execution.executors.processes.messages import (
     pack,
     unpack,
 )
+from accelera.execution.executors.processes.output import deliver_output, is_output
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import WORKER_IDS
 from accelera.execution.kernel import LruDict
@@ -86,6 +89,7 @@ class WorkerProcess:
         self._socket = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
         self._sent_functions: LruDict[bytes, bool] = LruDict(MOST_FUNCTIONS)
         self._environment: ProcessEnvironment | None = None
+        self._caller: CallerState | None = None
         self._ended = False
 
     @property
@@ -114,10 +118,10 @@ class WorkerProcess:
             cell[AT] = IDLE
         try:
             self._socket.send([*self._request(payload), *tasks])
-            if not self._await_reply(stopped):
+            parts = self._await_reply(stopped)
+            if parts is None:
                 self.kill()
                 return None
-            parts = self._socket.receive()
         except (OSError, EOFError):
             self.kill()
             raise WorkerDied(cell[AT], self._process.returncode) from None
@@ -160,8 +164,10 @@ class WorkerProcess:
         function_parts = [] if known else payload.parts
         moved = None if payload.environment == self._environment else payload.environment
         self._environment = payload.environment
+        caller = None if payload.caller == self._caller else payload.caller
+        self._caller = payload.caller
         return [
-            *pack(tuple(WorkerRequest(payload.digest, len(function_parts), forget, moved))),
+            *pack(tuple(WorkerRequest(payload.digest, len(function_parts), forget, moved, caller))),
             *function_parts,
         ]
 
@@ -169,7 +175,7 @@ class WorkerProcess:
         reply = WorkerReply(*unpack(parts[:1]))
         if reply.unreadable == "function":
             self._sent_functions.remove(payload.digest)
-            self._environment = None
+            self._environment = self._caller = None
         if len(parts) == 1:
             return reply, ()
         try:
@@ -179,15 +185,21 @@ class WorkerProcess:
                 unreadable="outputs", why=f"unpickling it: {type(error).__name__}: {error}"
             ), ()
 
-    def _await_reply(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for an answer; return False when the batch was stopped and none came."""
-        while not self._socket.readable(POLL_S):
-            if not self.alive and not self._socket.readable(0):
+    def _await_reply(self, stopped: Callable[[], bool]) -> Sequence[Part] | None:
+        """Return the reply, and deliver what tasks write meanwhile; None when a stopped batch sent none."""
+        until_s = math.inf
+        while time.monotonic() < until_s:
+            if self._socket.readable(min(POLL_S, max(0.0, until_s - time.monotonic()))):
+                parts = self._socket.receive()
+                if not is_output(parts):
+                    return parts
+                deliver_output(parts)
+            elif not self.alive and not self._socket.readable(0):
                 raise EOFError
-            if stopped():
+            if until_s == math.inf and stopped():
                 self._shared.cell[STOP] = 1
-                return self._socket.readable(GRACE_S)
-        return True
+                until_s = time.monotonic() + GRACE_S
+        return None
 
     def _end_session(self) -> None:
         try:
@@ -212,11 +224,6 @@ MOST_FAILED_STARTS: Final = 3
 
 
 @final
-class CannotStart(DeviceError):
-    """The system allows no further process."""
-
-
-@final
 class WorkerSlot:
     """A place for one worker."""
 
@@ -235,7 +242,7 @@ class WorkerSlot:
             try:
                 self.worker = WorkerProcess(self._cores)
             except OSError as error:
-                raise CannotStart(
+                raise DeviceError(
                     f"[processes] no worker process can be started ({error}): allow more processes and open"
                     f" files, ask for fewer workers, or use threads"
                 ) from error

@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, final
 
+from accelera.execution.executors.processes.caller_state import WorkerContext
 from accelera.execution.executors.processes.errors import PickledError, pack_error
 from accelera.execution.executors.processes.messages import (
     AT,
@@ -29,6 +31,7 @@ from accelera.execution.executors.processes.messages import (
     pack,
     unpack,
 )
+from accelera.execution.executors.processes.output import OutputSender, WorkerOutput
 from accelera.execution.hardware.cpu_share import become_worker
 from accelera.execution.tasks.retry import Retry, RetryLoop
 
@@ -89,46 +92,64 @@ def main() -> None:
     shared.cell[AT] = IDLE
     threading.Thread(target=end_with, args=(end, driver), name="accelera-lifeline", daemon=True).start()
     try:
-        _serve(MessageSocket(end, shared.from_worker, shared.to_worker), shared.cell)
+        _Server(MessageSocket(end, shared.from_worker, shared.to_worker), shared.cell).serve()
     except (EOFError, OSError):
         os._exit(1)
 
 
-def _serve(wire: MessageSocket, cell: memoryview) -> None:
-    functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
-    while parts := wire.receive():
-        wire.send(_reply_to(parts, functions, cell))
-        del parts
+@final
+class _Server:
+    """Answers requests, one after the other."""
+
+    def __init__(self, wire: MessageSocket, cell: memoryview) -> None:
+        self._wire = wire
+        self._cell = cell
+        self._sender = OutputSender(wire)
+        self._output = WorkerOutput(self._sender)
+        self._context = WorkerContext()
+        self._functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
+
+    def serve(self) -> None:
+        """Answer until the other side asks to stop."""
+        while parts := self._wire.receive():
+            self._cell[AT] = FUNCTION
+            self._sender.begin()
+            request = WorkerRequest(*unpack(parts[:1]))
+            self._functions.pop(request.forget or b"", None)
+            reply = self._enter(request) or self._context.run(partial(self._reply_to, request, parts[1:]))
+            self._output.flush()
+            self._sender.reply(reply)
+            del parts, reply
+
+    def _enter(self, request: WorkerRequest) -> Sequence[Part] | None:
+        """Set what the caller has set; return the reply when that fails."""
+        try:
+            if request.environment is not None:
+                request.environment.enter()
+            if request.caller is not None:
+                self._context.enter(request.caller)
+                self._output.capture(*request.caller.captured)
+        except BaseException as error:
+            return _unreadable("function", error)
+        return None
+
+    def _reply_to(self, request: WorkerRequest, parts: Sequence[Part]) -> Sequence[Part]:
+        reading = "function"
+        try:
+            if request.function_parts:
+                self._functions[request.digest] = unpack(parts[: request.function_parts])
+            self._cell[AT], reading = TASKS, "tasks"
+            tasks = unpack(parts[request.function_parts :])
+        except BaseException as error:
+            return _unreadable(reading, error)
+        function, retry = self._functions[request.digest]
+        loop = _WorkerLoop(function, retry, tasks, self._cell)
+        loop.run()
+        return loop.reply()
 
 
-def _reply_to(
-    parts: Sequence[Part], functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]], cell: memoryview
-) -> Sequence[Part]:
-    cell[AT] = FUNCTION
-    request = WorkerRequest(*unpack(parts[:1]))
-    functions.pop(request.forget or b"", None)
-    first = 1 + request.function_parts
-    reading = "function"
-    try:
-        if request.environment is not None:
-            request.environment.enter()
-        if request.function_parts:
-            functions[request.digest] = _loaded_function(parts[1:first])
-        cell[AT], reading = TASKS, "tasks"
-        tasks = unpack(parts[first:])
-    except BaseException as error:
-        why = f"{type(error).__name__}: {error}"
-        return pack(WorkerReply(0, [], [], [], reading, why))
-    function, retry = functions[request.digest]
-    loop = _WorkerLoop(function, retry, tasks, cell)
-    loop.run()
-    return loop.reply()
-
-
-def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
-    """Return a function and its retry."""
-    function, retry = unpack(parts)
-    return function, retry
+def _unreadable(what: str, error: BaseException) -> Sequence[Part]:
+    return pack(WorkerReply(0, [], [], [], what, f"{type(error).__name__}: {error}"))
 
 
 @final

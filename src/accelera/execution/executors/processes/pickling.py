@@ -1,0 +1,30 @@
+"""Pickles of functions, tasks and outputs; those of changed modules go with their code."""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from accelera.execution.executors.processes.context_variables import reduce_variable
+
+
+class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles what functions and tasks refer to, context variables as well."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return the reduced form of ``obj`` for pickling."""
+        if type(obj) is contextvars.ContextVar:
+            return reduce_variable(obj)
+        return super().reducer_override(obj)
+
+
+def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Return ``value`` pickled with protocol 5; raises whatever its pickling raises."""
+    with io.BytesIO() as file:
+        TaskPickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+        return file.getvalue()
