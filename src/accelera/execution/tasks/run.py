@@ -17,6 +17,7 @@ from accelera.execution.hardware.cpu_share import core_share, thread_share
 from accelera.execution.kernel import GpuBatch, Kernel
 from accelera.execution.tasks.queue import TaskQueue, TaskRange
 from accelera.execution.tasks.retry import RetryLoop, apply
+from accelera.execution.tasks.torch_modes import torch_modes
 
 Returned = TypeVar("Returned")
 
@@ -47,26 +48,6 @@ class ThreadContext:
             for make, arguments in self._modes:
                 modes.enter_context(make(*arguments))
             return do()
-
-
-def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:
-    """Return constructors of torch's modes that differ from a new thread's; none while torch is loading."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        if torch is None:
-            return []
-        modes: list[tuple[Any, tuple[Any, ...]]] = [
-            (torch.autocast, (kind, torch.get_autocast_dtype(kind)))
-            for kind in ("cpu", "cuda")
-            if torch.is_autocast_enabled(kind)
-        ]
-        if torch.is_inference_mode_enabled():
-            modes.append((torch.inference_mode, ()))
-        elif not torch.is_grad_enabled():
-            modes.append((torch.no_grad, ()))
-    except AttributeError:
-        return []
-    return modes
 
 
 def _streams_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -1,4 +1,4 @@
-"""What the caller of a batch has set for itself, as its worker processes set it for the tasks."""
+"""Settings of the thread and process that call, as worker processes apply them to the tasks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ import contextvars
 import logging
 import pickle
 import sys
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from accelera.execution.executors.processes.pickling import dumps
-from accelera.execution.tasks.run import torch_modes
+from accelera.execution.executors.processes.warning_filters import (
+    SentFilter,
+    current_filters,
+    set_filters,
+)
+from accelera.execution.tasks.torch_modes import torch_modes
 
 Returned = TypeVar("Returned")
+
+_NUMPY_ERRORS: Final = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_NUMPY_PRINT_OPTIONS: Final[dict[str, object]] = {
+    "edgeitems": 3,
+    "threshold": 1000,
+    "floatmode": "maxprec",
+    "precision": 8,
+    "suppress": False,
+    "linewidth": 75,
+    "nanstr": "nan",
+    "infstr": "inf",
+    "sign": "-",
+    "formatter": None,
+    "legacy": False,
+}
 
 
 @final
@@ -30,12 +49,14 @@ class CallerState(NamedTuple):
     """Of the thread; None where ``decimal`` is not in use."""
     numpy_options: bytes | None
     """How NumPy handles floating-point errors, its error callback and its print options."""
+    has_numpy_defaults: bool
+    """Whether these are the defaults, so that a worker without NumPy need not import it."""
     torch_modes: bytes
     """Constructors and arguments of the modes that are set."""
     recursion_limit: int
     int_digits: int | None
     """The most digits of an integer in text; None where Python has no such limit."""
-    warning_filters: list[bytes]
+    warning_filters: list[SentFilter]
     log_levels: dict[str, tuple[int, bool]]
     """Level of each logger that has one, and whether it is disabled; the root's name is empty."""
     log_disable: int
@@ -49,11 +70,11 @@ class CallerState(NamedTuple):
         return cls(
             _set_variables(),
             _decimal_context(),
-            _numpy_options(),
+            *_numpy_options(),
             dumps(torch_modes()),
             sys.getrecursionlimit(),
             getattr(sys, "get_int_max_str_digits", lambda: None)(),
-            [packed for each in warnings.filters if (packed := _packed(each)) is not None],
+            current_filters(),
             _log_levels(),
             logging.root.manager.disable,
             (sys.stdout is not sys.__stdout__, sys.stderr is not sys.__stderr__),
@@ -74,7 +95,7 @@ class WorkerContext:
         sys.setrecursionlimit(state.recursion_limit)
         if state.int_digits is not None and hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(state.int_digits)
-        _set_warning_filters(_unpacked(state.warning_filters))
+        set_filters(state.warning_filters)
         self._set_log_levels(state)
         self._modes = pickle.loads(state.torch_modes)
         self._context = contextvars.Context()
@@ -107,15 +128,6 @@ def _packed(value: Any) -> bytes | None:
         return None
 
 
-def _unpacked(packed: list[bytes]) -> list[Any]:
-    """Return the values that can be unpickled here."""
-    values = []
-    for each in packed:
-        with contextlib.suppress(Exception):
-            values.append(pickle.loads(each))
-    return values
-
-
 def _set_variables() -> list[tuple[bytes, bytes]]:
     found = []
     for variable, value in contextvars.copy_context().items():
@@ -130,12 +142,15 @@ def _decimal_context() -> bytes | None:
     return _packed(decimal.getcontext()) if hasattr(decimal, "getcontext") else None
 
 
-def _numpy_options() -> bytes | None:
+def _numpy_options() -> tuple[bytes | None, bool]:
     numpy: Any = sys.modules.get("numpy")
     if not hasattr(numpy, "get_printoptions"):
-        return None
-    errors, options = numpy.geterr(), numpy.get_printoptions()
-    return _packed((errors, numpy.geterrcall(), options)) or _packed((errors, None, {}))
+        return None, True
+    errors, callback, options = numpy.geterr(), numpy.geterrcall(), numpy.get_printoptions()
+    packed = _packed((errors, callback, options)) or _packed((errors, None, {}))
+    shown = {name: options[name] for name in _NUMPY_PRINT_OPTIONS.keys() & options.keys()}
+    are_defaults = errors == _NUMPY_ERRORS and callback is None
+    return packed, are_defaults and shown == {name: _NUMPY_PRINT_OPTIONS[name] for name in shown}
 
 
 def _log_levels() -> dict[str, tuple[int, bool]]:
@@ -153,13 +168,6 @@ def _set_log_level(name: str, level: int, *, disabled: bool) -> None:
     logger.disabled = disabled
 
 
-def _set_warning_filters(filters: list[Any]) -> None:
-    """Replace the filters; where nothing changes, warnings that were shown once are not shown again."""
-    if list(warnings.filters) != filters:
-        warnings.resetwarnings()
-        warnings.filters[:] = filters  # type: ignore[index]
-
-
 def _set_thread_state(state: CallerState) -> None:
     """Set in the current context what belongs to a thread or context."""
     for packed_variable, packed_value in state.variables:
@@ -170,7 +178,7 @@ def _set_thread_state(state: CallerState) -> None:
         import decimal
 
         decimal.setcontext(pickle.loads(state.decimal_context))
-    if state.numpy_options is not None:
+    if state.numpy_options is not None and not (state.has_numpy_defaults and "numpy" not in sys.modules):
         _set_numpy_options(*pickle.loads(state.numpy_options))
 
 

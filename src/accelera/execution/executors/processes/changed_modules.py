@@ -1,7 +1,7 @@
 """Modules of the program that were reloaded or changed after worker processes had imported them.
 
-A function of a module is sent by name, and a worker finds it in the module as it was when it imported it. Once
-one of the modules behind a function has changed here, all of them are sent by value.
+A function of a module is sent by name, and a worker finds it in the module as it was when the worker imported
+it. Once one of the modules behind a function has changed here, all of them are sent by value.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ from typing import Any, Final
 
 import cloudpickle
 
-_CONSTANTS: Final = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
+from accelera.fork_locks import lock_held_at_forks
+
+_NUMBERS_AND_TEXT: Final = (bool, int, float, complex, str, bytes, type(None))
+_CONSTANTS: Final = (*_NUMBERS_AND_TEXT, tuple, frozenset)
 _SENT: Final[dict[str, dict[str, tuple[object, object]]]] = {}
 """Definitions and constants of each module when something of it was first sent, by name."""
-_LOCK: Final = threading.RLock()
+_SENT_LOCK: Final = lock_held_at_forks()
+_REGISTRY_LOCK: Final = threading.RLock()
+"""Not a plain lock: pickling runs code of the user, which may start a batch."""
 
 
 def modules_by_value(function: Callable[..., Any]) -> tuple[ModuleType, ...]:
     """Return the modules of the program behind ``function`` if one has changed since they were first sent."""
     modules = _modules_behind(function)
-    with _LOCK:
-        changed = [
-            each for each in modules if _has_changed(each, _SENT.setdefault(each.__name__, _state(each)))
-        ]
-    return modules if changed else ()
+    has_changed = False
+    with _SENT_LOCK:
+        for module in modules:
+            sent = _SENT.get(module.__name__)
+            if sent is None:
+                _SENT[module.__name__] = _state(module)
+            else:
+                has_changed = has_changed or _has_changed(module, sent)
+    return modules if has_changed else ()
 
 
 @contextlib.contextmanager
@@ -40,7 +49,7 @@ def pickled_by_value(modules: tuple[ModuleType, ...]) -> Iterator[None]:
     if not modules:
         yield
         return
-    with _LOCK:
+    with _REGISTRY_LOCK:
         ours = [each for each in modules if each.__name__ not in cloudpickle.list_registry_pickle_by_value()]
         for each in ours:
             cloudpickle.register_pickle_by_value(each)
@@ -103,7 +112,7 @@ def _modules_of(values: list[Any]) -> list[ModuleType]:
 
 
 def _belongs_to_program(module: ModuleType) -> bool:
-    """Return whether a module is the user's: not the main script, and not in a folder of installed packages."""
+    """Return whether a module is the user's: no installed package, and not the main script."""
     name, file = module.__name__, getattr(module, "__file__", None)
     if not isinstance(file, str) or sys.modules.get(name) is not module or module is sys.modules["__main__"]:
         return False
@@ -142,9 +151,14 @@ def _has_changed(module: ModuleType, sent: dict[str, tuple[object, object]]) -> 
             continue
         if not isinstance(value, _CONSTANTS):
             return True
-        if (type(current) is not type(value) or current != value) and not _is_assigned(module, name):
+        if not _are_equal(current, value) and not _is_assigned(module, name):
             return True
     return False
+
+
+def _are_equal(first: object, second: object) -> bool:
+    """Return whether both are the same number or text; what is in tuples may not be comparable."""
+    return type(first) is type(second) and isinstance(first, _NUMBERS_AND_TEXT) and first == second
 
 
 def _is_assigned(module: ModuleType, name: str) -> bool:
@@ -154,8 +168,8 @@ def _is_assigned(module: ModuleType, name: str) -> bool:
 
 def _codes_in(module: ModuleType) -> Iterator[CodeType]:
     for value in vars(module).values():
-        defined = vars(value).values() if isinstance(value, type) else (value,)
-        for each in defined:
+        members = vars(value).values() if isinstance(value, type) else (value,)
+        for each in members:
             if isinstance(each, FunctionType):
                 yield from _nested_codes(each.__code__)
 

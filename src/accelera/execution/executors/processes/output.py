@@ -1,4 +1,4 @@
-"""What tasks print, log and warn of in workers, on its way to the streams and handlers of the caller."""
+"""Text, log records and warnings of tasks in workers, for the streams and handlers of the caller."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class WorkerOutput:
 
     def __init__(self, sender: OutputSender) -> None:
         self._sender = sender
-        self._streams = {name: _Stream(sender, name) for name in ("stdout", "stderr")}
-        logging.root.addHandler(_Handler(sender))
+        self._streams = {name: _CapturedStream(sender, name) for name in ("stdout", "stderr")}
+        logging.root.addHandler(_SendingHandler(sender))
         warnings.showwarning = self._show_warning
 
     def capture(self, stdout: bool, stderr: bool) -> None:
@@ -100,8 +100,8 @@ class WorkerOutput:
         sys.stderr = self._streams["stderr"] if stderr else sys.__stderr__
 
     def flush(self) -> None:
-        """Write what the process's own streams hold."""
-        for stream in (sys.__stdout__, sys.__stderr__):
+        """Write what the streams hold."""
+        for stream in (sys.__stdout__, sys.__stderr__, *self._streams.values()):
             if stream is not None:
                 stream.flush()
 
@@ -124,12 +124,14 @@ class WorkerOutput:
         self._sender.put("warning", (message, category, filename, lineno))
 
 
-class _Stream(io.TextIOBase):
-    """A text stream of a worker that writes to the caller's."""
+class _CapturedStream(io.TextIOBase):
+    """A text stream of a worker that writes whole lines to the caller's, which several workers share."""
 
     def __init__(self, sender: OutputSender, name: str) -> None:
         self._sender = sender
         self._name = name
+        self._lock = threading.RLock()
+        self._begun_line = ""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -141,12 +143,20 @@ class _Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if text:
-            self._sender.put(self._name, str(text))
+        with self._lock:
+            lines, newline, self._begun_line = (self._begun_line + text).rpartition("\n")
+            if newline:
+                self._sender.put(self._name, lines + newline)
         return len(text)
 
+    def flush(self) -> None:
+        with self._lock:
+            begun_line, self._begun_line = self._begun_line, ""
+            if begun_line:
+                self._sender.put(self._name, begun_line)
 
-class _Handler(logging.Handler):
+
+class _SendingHandler(logging.Handler):
     """Sends records; what of them cannot be pickled is sent as text, or not."""
 
     def __init__(self, sender: OutputSender) -> None:

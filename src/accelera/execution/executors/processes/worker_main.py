@@ -92,13 +92,13 @@ def main() -> None:
     shared.cell[AT] = IDLE
     threading.Thread(target=end_with, args=(end, driver), name="accelera-lifeline", daemon=True).start()
     try:
-        _Server(MessageSocket(end, shared.from_worker, shared.to_worker), shared.cell).serve()
+        _RequestServer(MessageSocket(end, shared.from_worker, shared.to_worker), shared.cell).serve()
     except (EOFError, OSError):
         os._exit(1)
 
 
 @final
-class _Server:
+class _RequestServer:
     """Answers requests, one after the other."""
 
     def __init__(self, wire: MessageSocket, cell: memoryview) -> None:

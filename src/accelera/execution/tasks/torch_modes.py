@@ -1,0 +1,26 @@
+"""Modes of torch that a thread has set: gradients, inference and autocast."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:
+    """Return constructors of torch's modes that differ from a new thread's; none while torch is loading."""
+    torch: Any = sys.modules.get("torch")
+    try:
+        if torch is None:
+            return []
+        modes: list[tuple[Any, tuple[Any, ...]]] = [
+            (torch.autocast, (kind, torch.get_autocast_dtype(kind)))
+            for kind in ("cpu", "cuda")
+            if torch.is_autocast_enabled(kind)
+        ]
+        if torch.is_inference_mode_enabled():
+            modes.append((torch.inference_mode, ()))
+        elif not torch.is_grad_enabled():
+            modes.append((torch.no_grad, ()))
+    except AttributeError:
+        return []
+    return modes

@@ -1,0 +1,330 @@
+"""Tasks in worker processes find what their caller has set, and what they write reaches the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import decimal
+import io
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accelera.execution import ProcessesExecutor, StrategyManager
+from tests.architecture.repository import run_python
+
+HERE: contextvars.ContextVar[str] = contextvars.ContextVar("HERE", default="unset")
+UNSET: contextvars.ContextVar[int] = contextvars.ContextVar("UNSET")
+
+
+class OddWarning(UserWarning):
+    """A category of the program."""
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ProcessesExecutor]:
+    with ProcessesExecutor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def manager(executor: ProcessesExecutor) -> StrategyManager:
+    return StrategyManager.cpu_only(executor)
+
+
+@contextlib.contextmanager
+def variable(value: str) -> Iterator[None]:
+    token = HERE.set(value)
+    try:
+        yield
+    finally:
+        HERE.reset(token)
+
+
+@contextlib.contextmanager
+def recursion_limit(limit: int) -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@contextlib.contextmanager
+def int_digits(limit: int) -> Iterator[None]:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(limit)
+    try:
+        yield
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+@contextlib.contextmanager
+def warning_filter(action: Any, category: type[Warning]) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter(action, category)
+        yield
+
+
+def number_as_text(task: int) -> str:
+    try:
+        return str(len(str(10 ** (5000 + task))))
+    except ValueError:
+        return "too long"
+
+
+def warned(task: int) -> str:
+    try:
+        warnings.warn("odd", OddWarning, stacklevel=1)
+    except OddWarning:
+        return "raised"
+    return "warned"
+
+
+def divided(task: int) -> str:
+    try:
+        return str(np.float64(task + 1) / np.float64(0))
+    except FloatingPointError:
+        return "raised"
+
+
+def torch_state(task: int) -> tuple[Any, ...]:
+    product = torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)
+    return product.requires_grad, product.is_inference(), str(product.dtype)
+
+
+def unset(task: int) -> str:
+    try:
+        return str(UNSET.get())
+    except LookupError:
+        return "unset"
+
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
+    "context variable": (lambda: variable("caller"), lambda task: HERE.get()),
+    "context variable that is not set": (contextlib.nullcontext, unset),
+    "decimal precision": (
+        lambda: decimal.localcontext(decimal.Context(prec=50)),
+        lambda task: str(decimal.Decimal(task + 1) / 7),
+    ),
+    "decimal rounding": (
+        lambda: decimal.localcontext(decimal.Context(prec=3, rounding=decimal.ROUND_UP)),
+        lambda task: str(decimal.Decimal(task + 1) / 7),
+    ),
+    "recursion limit": (lambda: recursion_limit(4321), lambda task: sys.getrecursionlimit()),
+    "digits of integers": (lambda: int_digits(20_000), number_as_text),
+    "fewer digits of integers": (lambda: int_digits(1000), number_as_text),
+    "floating-point errors": (lambda: np.errstate(divide="raise"), divided),
+    "ignored floating-point errors": (lambda: np.errstate(all="ignore"), divided),
+    "print options": (lambda: np.printoptions(precision=2), lambda task: str(np.array([1 / 3]))),
+    "warning that is an error": (lambda: warning_filter("error", OddWarning), warned),
+    "warning that is ignored": (lambda: warning_filter("ignore", UserWarning), warned),
+    "no gradients": (torch.no_grad, torch_state),
+    "inference": (torch.inference_mode, torch_state),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), torch_state),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("run", ["batch", "stream", "late"])
+def test_tasks_find_what_their_caller_has_set(manager: StrategyManager, setting: str, run: str) -> None:
+    """And no more of it in the batch that follows."""
+    make, function = SETTINGS[setting]
+
+    def outputs() -> list[Any]:
+        if run == "stream":
+            return [output for _, output in manager.stream(range(6), function)]
+        return manager.execute(range(6), function, timeout=600 if run == "late" else None).outputs
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", OddWarning)
+        for context in (contextlib.nullcontext, make, contextlib.nullcontext):
+            with context():
+                assert outputs() == [function(task) for task in range(6)]
+
+
+def test_a_variable_without_a_module_keeps_its_identity(manager: StrategyManager) -> None:
+    local: contextvars.ContextVar[int] = contextvars.ContextVar("local", default=3)
+    assert manager.execute(range(3), lambda task: local.get() + task).outputs == [3, 4, 5]
+    token = local.set(10)
+    assert manager.execute(range(3), lambda task: local.get() + task).outputs == [10, 11, 12]
+    assert manager.execute(range(2), lambda task: local).outputs == [local, local]
+    local.reset(token)
+
+
+def test_what_cannot_be_sent_keeps_its_default(manager: StrategyManager) -> None:
+    token = HERE.set(threading.Lock())  # type: ignore[arg-type]
+    assert manager.execute(range(2), lambda task: HERE.get()).outputs == ["unset", "unset"]
+    HERE.reset(token)
+
+
+def test_print_reaches_the_streams_of_the_caller(manager: StrategyManager) -> None:
+    def talks(task: int) -> int:
+        print("line", task)
+        print("error", task, file=sys.stderr)
+        sys.stdout.write("x" * task * 1000 + "\n")
+        return task
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        manager.execute(range(200), talks)
+    assert sorted(out.getvalue().split("\n")) == sorted(
+        [text for task in range(200) for text in (f"line {task}", "x" * task * 1000)] + [""]
+    )
+    assert sorted(err.getvalue().splitlines()) == sorted(f"error {task}" for task in range(200))
+
+
+def test_output_comes_while_a_task_runs_and_survives_its_worker(manager: StrategyManager) -> None:
+    def speaks_and_dies(task: int) -> int:
+        if task == 1:
+            print("last words")
+            time.sleep(0.05)
+            os._exit(3)
+        return task
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        result = manager.execute(range(3), speaks_and_dies, on_error="collect")
+    assert result.failed_indices == (1,)
+    assert out.getvalue() == "last words\n" * 2
+
+
+def test_large_output_and_large_results_do_not_mix(manager: StrategyManager) -> None:
+    def talks(task: int) -> Any:
+        print(f"{task}" * 300_000)
+        return np.full(200_000, task)
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        outputs = manager.execute(range(8), talks).outputs
+    assert all((output == task).all() for task, output in enumerate(outputs))
+    assert sorted(out.getvalue().split()) == [f"{task}" * 300_000 for task in range(8)]
+
+
+def test_log_records_reach_the_handlers_of_the_caller(
+    manager: StrategyManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logs(task: int) -> int:
+        logger = logging.getLogger("program.part")
+        logger.debug("not asked for")
+        logger.info("task %d", task, extra={"task": task, "lock": threading.Lock()})
+        try:
+            raise ValueError(task)
+        except ValueError:
+            logger.exception("failed")
+        return task
+
+    with caplog.at_level(logging.INFO, logger="program"):
+        manager.execute(range(10), logs)
+    records = [record for record in caplog.records if record.name == "program.part"]
+    told = [record for record in records if record.levelno == logging.INFO]
+    failed = [record for record in records if record.levelno == logging.ERROR]
+    assert sorted(record.getMessage() for record in told) == sorted(f"task {task}" for task in range(10))
+    assert sorted(vars(record)["task"] for record in told) == list(range(10))
+    assert len(failed) == 10
+    assert all("ValueError: " in (record.exc_text or "") for record in failed)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING, logging.CRITICAL])
+@pytest.mark.parametrize("disabled", [False, True])
+def test_levels_of_loggers_are_those_of_the_caller(
+    manager: StrategyManager, level: int, disabled: bool
+) -> None:
+    logger = logging.getLogger("program.levels")
+    before = logger.level, logger.disabled
+    logger.setLevel(level)
+    logger.disabled = disabled
+    try:
+        seen = manager.execute([10, 30, 50], lambda each: logger.isEnabledFor(each)).outputs
+        assert seen == [logger.isEnabledFor(each) for each in (10, 30, 50)]
+    finally:
+        logger.setLevel(before[0])
+        logger.disabled = before[1]
+
+
+def test_warnings_are_shown_where_the_caller_records_them(manager: StrategyManager) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        manager.execute(range(4), warned)
+    assert [(str(each.message), each.category.__name__) for each in found] == [("odd", "OddWarning")] * 4
+
+
+PROGRAM = """
+import json, sys
+sys.dont_write_bytecode = True
+from pathlib import Path
+import importlib, time
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+
+def write(name, text):
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+
+RATES = '''
+SCALE = {scale}
+calls = 0
+class Row:
+    def __init__(self, value): self.value = value
+    def scaled(self): return self.value * SCALE + {plus}
+def scale(task):
+    global calls
+    calls += 1
+    return task * SCALE + {plus}
+'''
+write("rates", RATES.format(scale=2, plus=0))
+write("shop", "import rates\\nfrom rates import Row\\n"
+      "def price(task): return rates.scale(task) + 1\\n"
+      "def row(task): return task.scaled()\\n"
+      "def made(task): return Row(task)\\n")
+import rates, shop
+from accelera.execution import ProcessesExecutor, StrategyManager
+
+def same(manager):
+    rows = [rates.Row(task) for task in range(4)]
+    return [
+        manager.execute(range(4), shop.price).outputs == [shop.price(task) for task in range(4)],
+        manager.execute(range(4), lambda task: shop.price(task)).outputs == list(map(shop.price, range(4))),
+        manager.execute(rows, shop.row).outputs == [shop.row(row) for row in rows],
+        all(type(made) is rates.Row for made in manager.execute(range(4), shop.made).outputs),
+    ]
+
+with ProcessesExecutor(2) as executor:
+    manager = StrategyManager.cpu_only(executor)
+    report = {"before": same(manager)}
+    write("rates", RATES.format(scale=3, plus=100))
+    importlib.reload(rates)
+    importlib.reload(shop)
+    report["reloaded"] = same(manager)
+    write("rates", RATES.format(scale=5, plus=100))
+    importlib.reload(rates)
+    importlib.reload(shop)
+    report["constant"] = same(manager)
+    rates.SCALE = 11
+    report["assigned"] = same(manager)
+    rates.scale.__code__ = (lambda task: task - 1).__code__
+    report["code"] = same(manager)
+print(json.dumps(report))
+"""
+
+
+def test_changed_modules_are_those_of_the_caller(tmp_path: Path) -> None:
+    ran = run_python("-c", PROGRAM, str(tmp_path), cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == dict.fromkeys(
+        ("before", "reloaded", "constant", "assigned", "code"), [True] * 4
+    )
