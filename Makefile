@@ -102,8 +102,8 @@ $(tools): $(created) constraints.txt
 	touch $@
 
 # The core: what `make demo` needs. The tensor library takes minutes to compile and comes with the rest; once it is
-# there it is kept.
-tensora = -C cmake.define.ACCELERA_TENSORA=$(if $(wildcard $(installed)),ON,OFF)
+# there it is kept. The pip that comes with Python 3.10 does not know --config-settings by its short name.
+tensora = --config-settings=cmake.define.ACCELERA_TENSORA=$(if $(wildcard $(installed)),ON,OFF)
 $(built): $(native) pyproject.toml constraints.txt | $(tools)
 	$(pip) install -c constraints.txt --no-build-isolation $(tensora) -e .
 	touch $@
@@ -115,9 +115,9 @@ $(pages): pyproject.toml constraints.txt | $(built)
 
 # Everything that the tests need, and then the shim for the torch that has come with it.
 $(installed): pyproject.toml constraints.txt | $(built)
-	$(pip) install --no-compile -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
+	$(pip) install --no-compile -c constraints.txt --no-build-isolation --config-settings=cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
 	$(bin)/python -m compileall -q -j 0 $(venv)/lib src/accelera >/dev/null || true  # pip would do so on one processor
-	$(pip) install --no-build-isolation --no-deps -C cmake.define.ACCELERA_TENSORA=ON -e .
+	$(pip) install --no-build-isolation --no-deps --config-settings=cmake.define.ACCELERA_TENSORA=ON -e .
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	-$(pip) install --only-binary :all: nvidia-cuda-nvrtc  # compiles the kernels of CUDA in the tests, without a GPU
 	touch $@
