@@ -141,6 +141,23 @@ struct Sides {
     }
 };
 
+/// Call `copy(nbytes)`. Sizes of single elements are constants, for which `memcpy` is one instruction.
+template <typename Copy>
+void with_size(int64_t nbytes, Copy copy) {
+    switch (nbytes) {
+        case 1:
+            return copy(std::integral_constant<int64_t, 1>());
+        case 2:
+            return copy(std::integral_constant<int64_t, 2>());
+        case 4:
+            return copy(std::integral_constant<int64_t, 4>());
+        case 8:
+            return copy(std::integral_constant<int64_t, 8>());
+        default:
+            return copy(nbytes);
+    }
+}
+
 // --- take: whole slices along one axis -------------------------------------------------------------------
 
 void take_rule(Call& call) {
@@ -160,12 +177,19 @@ void take_kernel(Call& call) {
     const int64_t row = sides.inner * size_of(x->dtype());
     const char* const from = x->bytes();
     char* const out = call.out[0]->bytes();
-    parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)),
-                 [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i)
-                         std::memcpy(out + i * row, from + ((i / n) * sides.extent + at[i % n]) * row,
-                                     size_t(row));
-                 });
+    with_size(row, [&](auto size) {
+        parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)),
+                     [&](int64_t begin, int64_t end) {
+                         int64_t outer = begin / n, k = begin % n;
+                         for (int64_t i = begin; i < end; ++i) {
+                             std::memcpy(out + i * size, from + (outer * sides.extent + at[k]) * size,
+                                         size_t(size));
+                             if (++k < n) continue;
+                             k = 0;
+                             ++outer;
+                         }
+                     });
+    });
 }
 
 /// mode: axis. The index is int64 and in range.
@@ -268,9 +292,12 @@ const Op& put_op =
                    const T values = contiguous(cast(call.in[2], out.dtype()));
                    const Sides sides(out.shape(), call.params.mode);
                    const int64_t each = size_of(out.dtype());
-                   write_slices(sides, {call.in[1], sides.extent, "put"}, [&](int64_t to, int64_t from) {
-                       std::memcpy(out.bytes() + to * each, values->bytes() + from * each,
-                                   size_t(sides.inner * each));
+                   char* const bytes = out.bytes();
+                   const char* const given = values->bytes();
+                   with_size(sides.inner * each, [&](auto size) {
+                       write_slices(sides, {call.in[1], sides.extent, "put"}, [&](int64_t to, int64_t from) {
+                           std::memcpy(bytes + to * each, given + from * each, size_t(size));
+                       });
                    });
                },
            .cuda = cuda::put,
