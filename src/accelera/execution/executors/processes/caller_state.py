@@ -20,8 +20,16 @@ from accelera.execution.tasks.torch_modes import torch_modes
 
 Returned = TypeVar("Returned")
 
-_NUMPY_ERRORS: Final = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
-_NUMPY_PRINT_OPTIONS: Final[dict[str, object]] = {
+_DECIMAL_VARIABLE: Final = "decimal_context"
+"""Name of the context variable behind ``decimal.getcontext``, which no module has."""
+_DECIMAL_FIELDS: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps")
+_NUMPY_ERRORS: Final[dict[str, Any]] = {
+    "divide": "warn",
+    "over": "warn",
+    "under": "ignore",
+    "invalid": "warn",
+}
+_NUMPY_PRINT_OPTIONS: Final[dict[str, Any]] = {
     "edgeitems": 3,
     "threshold": 1000,
     "floatmode": "maxprec",
@@ -46,13 +54,11 @@ class CallerState(NamedTuple):
     variables: list[tuple[bytes, bytes]]
     """Context variables that are set, and their values; pickled one by one."""
     decimal_context: bytes | None
-    """Of the thread; None where ``decimal`` is not in use."""
+    """Of the thread; None where it is the default."""
     numpy_options: bytes | None
-    """How NumPy handles floating-point errors, its error callback and its print options."""
-    has_numpy_defaults: bool
-    """Whether these are the defaults, so that a worker without NumPy need not import it."""
-    torch_modes: bytes
-    """Constructors and arguments of the modes that are set."""
+    """How NumPy handles floating-point errors, its error callback and its print options; None: by default."""
+    torch_modes: bytes | None
+    """Constructors and arguments of the modes that are set; None without any."""
     recursion_limit: int
     int_digits: int | None
     """The most digits of an integer in text; None where Python has no such limit."""
@@ -70,8 +76,8 @@ class CallerState(NamedTuple):
         return cls(
             _set_variables(),
             _decimal_context(),
-            *_numpy_options(),
-            dumps(torch_modes()),
+            _numpy_options(),
+            _packed(modes) if (modes := torch_modes()) else None,
             sys.getrecursionlimit(),
             getattr(sys, "get_int_max_str_digits", lambda: None)(),
             current_filters(),
@@ -97,7 +103,7 @@ class WorkerContext:
             sys.set_int_max_str_digits(state.int_digits)
         set_filters(state.warning_filters)
         self._set_log_levels(state)
-        self._modes = pickle.loads(state.torch_modes)
+        self._modes = [] if state.torch_modes is None else pickle.loads(state.torch_modes)
         self._context = contextvars.Context()
         self._context.run(_set_thread_state, state)
 
@@ -131,26 +137,31 @@ def _packed(value: Any) -> bytes | None:
 def _set_variables() -> list[tuple[bytes, bytes]]:
     found = []
     for variable, value in contextvars.copy_context().items():
-        packed = _packed(variable), _packed(value)
-        if packed[0] is not None and packed[1] is not None:
-            found.append((packed[0], packed[1]))
+        if variable.name != _DECIMAL_VARIABLE:
+            packed = _packed(variable), _packed(value)
+            if packed[0] is not None and packed[1] is not None:
+                found.append((packed[0], packed[1]))
     return found
 
 
 def _decimal_context() -> bytes | None:
     decimal: Any = sys.modules.get("decimal")
-    return _packed(decimal.getcontext()) if hasattr(decimal, "getcontext") else None
+    if not hasattr(decimal, "getcontext"):
+        return None
+    here, default = decimal.getcontext(), decimal.DefaultContext
+    are_equal = all(getattr(here, name) == getattr(default, name) for name in _DECIMAL_FIELDS)
+    return None if are_equal else _packed(here)
 
 
-def _numpy_options() -> tuple[bytes | None, bool]:
+def _numpy_options() -> bytes | None:
     numpy: Any = sys.modules.get("numpy")
     if not hasattr(numpy, "get_printoptions"):
-        return None, True
+        return None
     errors, callback, options = numpy.geterr(), numpy.geterrcall(), numpy.get_printoptions()
-    packed = _packed((errors, callback, options)) or _packed((errors, None, {}))
-    shown = {name: options[name] for name in _NUMPY_PRINT_OPTIONS.keys() & options.keys()}
-    are_defaults = errors == _NUMPY_ERRORS and callback is None
-    return packed, are_defaults and shown == {name: _NUMPY_PRINT_OPTIONS[name] for name in shown}
+    changed = {name: options[name] for name, value in _NUMPY_PRINT_OPTIONS.items() if options[name] != value}
+    if errors == _NUMPY_ERRORS and callback is None and not changed:
+        return None
+    return _packed((errors, callback, changed)) or _packed((errors, None, {}))
 
 
 def _log_levels() -> dict[str, tuple[int, bool]]:
@@ -178,13 +189,14 @@ def _set_thread_state(state: CallerState) -> None:
         import decimal
 
         decimal.setcontext(pickle.loads(state.decimal_context))
-    if state.numpy_options is not None and not (state.has_numpy_defaults and "numpy" not in sys.modules):
-        _set_numpy_options(*pickle.loads(state.numpy_options))
+    if state.numpy_options is not None or "numpy" in sys.modules:
+        _set_numpy_options(state.numpy_options)
 
 
-def _set_numpy_options(errors: Any, callback: Any, options: Any) -> None:
+def _set_numpy_options(packed: bytes | None) -> None:
     import numpy as np
 
+    errors, callback, changed = (_NUMPY_ERRORS, None, {}) if packed is None else pickle.loads(packed)
     np.seterr(**errors)
     np.seterrcall(callback)
-    np.set_printoptions(**options)
+    np.set_printoptions(**{**_NUMPY_PRINT_OPTIONS, **changed})

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from opcode import opmap
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, final
 
 import cloudpickle
 
@@ -22,25 +22,46 @@ from accelera.fork_locks import lock_held_at_forks
 
 _NUMBERS_AND_TEXT: Final = (bool, int, float, complex, str, bytes, type(None))
 _CONSTANTS: Final = (*_NUMBERS_AND_TEXT, tuple, frozenset)
-_SENT: Final[dict[str, dict[str, tuple[object, object]]]] = {}
-"""Definitions and constants of each module when something of it was first sent, by name."""
+
+
+@final
+class SentModule(NamedTuple):
+    """A module as it was when something of it was first sent."""
+
+    definitions: dict[str, tuple[object, object]]
+    """Functions, classes and constants by name, each with its code."""
+    referred_modules: list[ModuleType]
+
+
+_SENT: Final[dict[str, SentModule]] = {}
 _SENT_LOCK: Final = lock_held_at_forks()
 _REGISTRY_LOCK: Final = threading.RLock()
 """Not a plain lock: pickling runs code of the user, which may start a batch."""
 
 
 def modules_by_value(function: Callable[..., Any]) -> tuple[ModuleType, ...]:
-    """Return the modules of the program behind ``function`` if one has changed since they were first sent."""
-    modules = _modules_behind(function)
+    """Return the modules of the program behind ``function`` if one has changed since they were first sent.
+
+    These are the modules that it and, through each other, its modules refer to.
+    """
+    found: dict[str, ModuleType] = {}
     has_changed = False
+    waiting = _modules_of([function, *_operands(function)])
     with _SENT_LOCK:
-        for module in modules:
+        while waiting:
+            module = waiting.pop()
+            if module.__name__ in found or not _belongs_to_program(module):
+                continue
+            found[module.__name__] = module
             sent = _SENT.get(module.__name__)
             if sent is None:
-                _SENT[module.__name__] = _state(module)
+                sent = _SENT[module.__name__] = SentModule(_definitions(module), _referred_modules(module))
+            if _has_changed(module, sent.definitions):
+                has_changed = True
+                waiting += _referred_modules(module)
             else:
-                has_changed = has_changed or _has_changed(module, sent)
-    return modules if has_changed else ()
+                waiting += sent.referred_modules
+    return tuple(found.values()) if has_changed else ()
 
 
 @contextlib.contextmanager
@@ -58,18 +79,6 @@ def pickled_by_value(modules: tuple[ModuleType, ...]) -> Iterator[None]:
         finally:
             for each in ours:
                 cloudpickle.unregister_pickle_by_value(each)
-
-
-def _modules_behind(function: Callable[..., Any]) -> tuple[ModuleType, ...]:
-    """Return the modules of the program that ``function`` and, through each other, its modules refer to."""
-    found: dict[str, ModuleType] = {}
-    waiting = _modules_of([function, *_operands(function)])
-    while waiting:
-        module = waiting.pop()
-        if found.get(module.__name__) is not module and _belongs_to_program(module):
-            found[module.__name__] = module
-            waiting += _modules_of(list(vars(module).values()))
-    return tuple(found.values())
 
 
 def _operands(function: Any) -> Iterator[Any]:
@@ -111,6 +120,11 @@ def _modules_of(values: list[Any]) -> list[ModuleType]:
     return modules
 
 
+def _referred_modules(module: ModuleType) -> list[ModuleType]:
+    referred = {each.__name__: each for each in _modules_of(list(vars(module).values()))}
+    return [each for each in referred.values() if _belongs_to_program(each)]
+
+
 def _belongs_to_program(module: ModuleType) -> bool:
     """Return whether a module is the user's: no installed package, and not the main script."""
     name, file = module.__name__, getattr(module, "__file__", None)
@@ -125,7 +139,7 @@ def _library_folders() -> tuple[str, ...]:
     return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def _state(module: ModuleType) -> dict[str, tuple[object, object]]:
+def _definitions(module: ModuleType) -> dict[str, tuple[object, object]]:
     """Return the definitions and constants of ``module`` by name, each with its code."""
     return {name: (value, _code_of(value)) for name, value in vars(module).items() if _is_definition(value)}
 

@@ -21,12 +21,22 @@ class SentFilter(NamedTuple):
     line: int
 
 
+_LAST: list[tuple[tuple[Any, ...], list[SentFilter]]] = []
+"""The filters that were asked for last, as they are and as they are sent."""
+
+
 def current_filters() -> list[SentFilter]:
     """Return the filters of this process, the first to be asked first."""
-    return [
+    filters = tuple(warnings.filters)
+    last = next(iter(_LAST), None)
+    if last is not None and last[0] == filters:
+        return last[1]
+    sent = [
         SentFilter(action, _pattern(message), _names(category), _pattern(module), line)
-        for action, message, category, module, line in warnings.filters
+        for action, message, category, module, line in filters
     ]
+    _LAST[:] = [(filters, sent)]
+    return sent
 
 
 def set_filters(filters: list[SentFilter]) -> None:
