@@ -264,67 +264,97 @@ def test_warnings_are_shown_where_the_caller_records_them(manager: StrategyManag
 
 
 PROGRAM = """
-import json, sys
+import functools, importlib, json, sys
 sys.dont_write_bytecode = True
 from pathlib import Path
-import importlib, time
 folder = Path(sys.argv[1])
 sys.path.insert(0, str(folder))
 
 def write(name, text):
-    (folder / f"{name}.py").write_text(text)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
     importlib.invalidate_caches()
 
 RATES = '''
-SCALE = {scale}
-calls = 0
+import functools, threading
+LIMITS = {{"rows": {value}}}
+LOCK = threading.Lock()
 class Row:
-    def __init__(self, value): self.value = value
-    def scaled(self): return self.value * SCALE + {plus}
+    kind = {value}
+    @functools.cached_property
+    def cached(self): return {value}
+    def scaled(self): return {value}, self.kind, self.cached
 def scale(task):
-    global calls
-    calls += 1
-    return task * SCALE + {plus}
+    with LOCK:
+        return task * {value}
+@functools.lru_cache
+def cached(task): return {value}
+@functools.singledispatch
+def dispatched(task): return {value}
+def named(task): return globals()["LIMITS"]["rows"]
 '''
-write("rates", RATES.format(scale=2, plus=0))
-write("shop", "import rates\\nfrom rates import Row\\n"
+write("rates.py", RATES.format(value=2))
+write("shop.py", "import rates\\nfrom rates import Row\\n"
       "def price(task): return rates.scale(task) + 1\\n"
-      "def row(task): return task.scaled()\\n"
-      "def made(task): return Row(task)\\n")
-import rates, shop
+      "def limit(task): return rates.LIMITS['rows']\\n"
+      "def made(task): return Row()\\n")
+write("pack/__init__.py", "")
+write("pack/core.py", "from . import deep\\n"
+      "def run(task):\\n  from .deep import value\\n  return deep.value(), value()\\n")
+write("pack/deep.py", "def value(): return 2\\n")
+import pack.core, pack.deep, rates, shop
 from accelera.execution import ProcessesExecutor, StrategyManager
 
+TABLE = {}
+
+def helper(task):
+    return rates.scale(task)
+
+def imports(task):
+    import rates
+    return rates.scale(task)
+
+def functions():
+    TABLE["scale"] = rates.scale
+    return {
+        "function": rates.scale, "other module": shop.price, "settings": shop.limit, "package": pack.core.run,
+        "lambda": lambda task: shop.price(task), "helper": lambda task: helper(task), "import": imports,
+        "table": lambda task: TABLE["scale"](task), "cache": rates.cached, "dispatch": rates.dispatched,
+        "globals": rates.named, "partial": functools.partial(rates.scale),
+    }
+
 def same(manager):
-    rows = [rates.Row(task) for task in range(4)]
-    return [
-        manager.execute(range(4), shop.price).outputs == [shop.price(task) for task in range(4)],
-        manager.execute(range(4), lambda task: shop.price(task)).outputs == list(map(shop.price, range(4))),
-        manager.execute(rows, shop.row).outputs == [shop.row(row) for row in rows],
-        all(type(made) is rates.Row for made in manager.execute(range(4), shop.made).outputs),
-    ]
+    found = {name: manager.execute(range(4), each).outputs == list(map(each, range(4)))
+             for name, each in functions().items()}
+    rows = [rates.Row() for _ in range(4)]
+    scaled = manager.execute(rows, lambda row: row.scaled()).outputs
+    found["method"] = scaled == [row.scaled() for row in rows]
+    found["class"] = all(type(row) is rates.Row for row in manager.execute(range(4), shop.made).outputs)
+    return [name for name, is_same in found.items() if not is_same]
 
 with ProcessesExecutor(2) as executor:
     manager = StrategyManager.cpu_only(executor)
     report = {"before": same(manager)}
-    write("rates", RATES.format(scale=3, plus=100))
-    importlib.reload(rates)
-    importlib.reload(shop)
-    report["reloaded"] = same(manager)
-    write("rates", RATES.format(scale=5, plus=100))
-    importlib.reload(rates)
-    importlib.reload(shop)
-    report["constant"] = same(manager)
-    rates.SCALE = 11
-    report["assigned"] = same(manager)
-    rates.scale.__code__ = (lambda task: task - 1).__code__
-    report["code"] = same(manager)
+    first = executor.process_ids
+    same(manager)
+    report["restarts without a reload"] = [each for each in executor.process_ids if each not in first]
+    for value in (3, 4):
+        write("rates.py", RATES.format(value=value) + "# longer" * value)
+        write("pack/deep.py", f"def value(): return {value}\\n" + "# longer" * value)
+        for module in (rates, shop, pack.deep):
+            importlib.reload(module)
+        report[f"reload {value}"] = same(manager)
+    write("rates.py", RATES.format(value=50) + "# longest" * 10)
+    del sys.modules["rates"], sys.modules["shop"]
+    import rates, shop
+    report["import"] = same(manager)
 print(json.dumps(report))
 """
 
 
-def test_changed_modules_are_those_of_the_caller(tmp_path: Path) -> None:
+def test_workers_import_reloaded_modules_again(tmp_path: Path) -> None:
     ran = run_python("-c", PROGRAM, str(tmp_path), cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout) == dict.fromkeys(
-        ("before", "reloaded", "constant", "assigned", "code"), [True] * 4
-    )
+    report = json.loads(ran.stdout)
+    assert len(report) == 5
+    assert not any(report.values()), report

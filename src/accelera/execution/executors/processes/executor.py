@@ -19,6 +19,7 @@ from accelera.execution.executors.processes.messages import (
     STARTING,
     FunctionPayload,
     WorkerReply,
+    pack,
 )
 from accelera.execution.executors.processes.pool import (
     MOST_FAILED_STARTS,
@@ -220,14 +221,16 @@ class ProcessDispatcher:
         """Run ``piece`` at once; return what is to be tried again here, and how many tasks ended."""
         began = time.perf_counter()
         try:
-            packed = self._payload.pack(piece.tasks)
+            packed = pack(piece.tasks)
         except Exception as error:
             return self._unsendable_tasks(piece, f"{type(error).__name__}: {error}")
         with self._pool.acquire(self._stopped) as slot:
             if slot is None:
                 return self._put_back(piece)
             try:
-                replied = self._pool.ready(slot).run(self._payload, packed, self._stopped)
+                replied = self._pool.ready(slot, self._payload.reloads).run(
+                    self._payload, packed, self._stopped
+                )
             except WorkerDied as lost:
                 return self._handle_death(lost, piece, slot)
             slot.failed_starts = 0

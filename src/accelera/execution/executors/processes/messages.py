@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from accelera.errors import TransferError
 from accelera.execution.executors.processes.caller_state import CallerState
-from accelera.execution.executors.processes.changed_modules import modules_by_value, pickled_by_value
 from accelera.execution.executors.processes.errors import PickledError
 from accelera.execution.executors.processes.pickling import dumps
+from accelera.execution.executors.processes.reloads import RELOADS
 from accelera.execution.kernel import Kernel, name_of
 from accelera.execution.tasks.retry import Retry
 
@@ -207,9 +207,8 @@ class FunctionPayload:
 
     def __init__(self, function: Callable[[Any], Any], retry: Retry | None) -> None:
         inner = function.function if isinstance(function, Kernel) else function
-        self._by_value = modules_by_value(inner)
         try:
-            self.parts: list[Part] = self.pack((inner, retry))
+            self.parts: list[Part] = pack((inner, retry))
         except Exception as error:
             raise TransferError(
                 f"[processes] {name_of(function)} cannot be sent to another process"
@@ -223,11 +222,8 @@ class FunctionPayload:
         """The same for equal functions."""
         self.environment = ProcessEnvironment.here()
         self.caller = CallerState.here()
-
-    def pack(self, value: Any) -> list[Part]:
-        """Return ``value``, with the code of changed modules, as parts of a message."""
-        with pickled_by_value(self._by_value):
-            return pack(value)
+        self.reloads = RELOADS.count()
+        """How many reloads of modules workers must have been started after."""
 
 
 @final

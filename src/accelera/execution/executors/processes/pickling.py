@@ -1,4 +1,4 @@
-"""Pickles of functions, tasks and outputs; those of changed modules go with their code."""
+"""Pickles of functions, tasks and outputs, which may refer to context variables."""
 
 from __future__ import annotations
 

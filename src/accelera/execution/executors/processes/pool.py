@@ -36,6 +36,7 @@ from accelera.execution.executors.processes.messages import (
     unpack,
 )
 from accelera.execution.executors.processes.output import deliver_output, is_output
+from accelera.execution.executors.processes.reloads import RELOADS
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import WORKER_IDS
 from accelera.execution.kernel import LruDict
@@ -72,6 +73,8 @@ class WorkerProcess:
     """
 
     def __init__(self, cores: int) -> None:
+        self.reloads = RELOADS.count()
+        """How many reloads of modules there were before it started."""
         with contextlib.ExitStack() as passed_on, contextlib.ExitStack() as kept:
             ours, theirs = socket.socketpair()
             kept.callback(ours.close)
@@ -233,9 +236,9 @@ class WorkerSlot:
         self.failed_starts = 0
         """How many workers in a row died before they were ready."""
 
-    def ready(self) -> WorkerProcess:
-        """Return a worker that lives, a new one if need be."""
-        if self.worker is not None and not self.worker.alive:
+    def ready(self, reloads: int) -> WorkerProcess:
+        """Return a worker that lives and was started after ``reloads`` reloads of modules."""
+        if self.worker is not None and not (self.worker.alive and self.worker.reloads >= reloads):
             self.worker.kill()
             self.worker = None
         if self.worker is None:
@@ -295,14 +298,14 @@ class ProcessPool:
             if slot is not None:
                 self._idle.put(slot)
 
-    def ready(self, slot: WorkerSlot) -> WorkerProcess:
+    def ready(self, slot: WorkerSlot, reloads: int) -> WorkerProcess:
         """Return the worker of a slot that was lent; raises ``DeviceError`` once the pool is closed."""
         with self._lock:
             if self.closed:
                 raise DeviceError(
                     "[processes] the executor was closed: its workers are gone; make a new ProcessesExecutor"
                 )
-            return slot.ready()
+            return slot.ready(reloads)
 
     def close(self) -> None:
         """End all workers, those at work at once; does nothing in a forked process."""
