@@ -6,7 +6,6 @@ import io
 import logging
 import sys
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -14,8 +13,6 @@ from typing import Any, Final, TextIO, final
 
 from accelera.execution.executors.processes.messages import MessageSocket, Part, pack, unpack
 
-SEND_EVERY_S: Final = 1e-3
-"""A worker sends what comes sooner than this after the message before together with what follows."""
 _EVENT: Final = b"events"
 """The first part of a message that is no reply."""
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -55,7 +52,6 @@ class OutputSender:
         self._lock = threading.RLock()  # a signal handler may print while it is held
         self._waiting: list[tuple[str, Any]] = []
         self._is_awaited = False
-        self._sent_s = 0.0
 
     def begin(self) -> None:
         """Send from now on: the other side waits for a reply."""
@@ -63,10 +59,13 @@ class OutputSender:
             self._is_awaited = True
 
     def put(self, kind: str, content: Any) -> None:
-        """Send ``content`` soon: text for ``"stdout"`` or ``"stderr"``, a ``"log"`` or a ``"warning"``."""
+        """Send ``content``: text for ``"stdout"`` or ``"stderr"``, a ``"log"`` record or a ``"warning"``.
+
+        At once, since the process may die; between two requests it waits for the next.
+        """
         with self._lock:
             self._waiting.append((kind, content))
-            if self._is_awaited and time.monotonic() - self._sent_s >= SEND_EVERY_S:
+            if self._is_awaited:
                 self._send_waiting()
 
     def reply(self, parts: Sequence[Part]) -> None:
@@ -81,7 +80,6 @@ class OutputSender:
         if waiting:
             # The shared memory is for the reply, which may come before the other side has read this.
             self._wire.send([_EVENT, *pack(waiting)], through_room=False)
-        self._sent_s = time.monotonic()
 
 
 @final
