@@ -148,7 +148,7 @@ class ProbedQueue:
         self._queue = queue
         self._probe = probe
         self._on_sample = on_sample
-        self._lock = lock_held_at_forks()
+        self._lock = threading.Lock()
         self._running = 0
         """Number of threads that run a range."""
         self._thread_state = threading.local()
