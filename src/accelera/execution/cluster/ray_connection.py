@@ -140,8 +140,8 @@ def death_reason(ray: Any, error: Exception) -> str:
     """Return the reason for the death of an actor in one line, without Ray's references to its manual."""
     if not is_memory_shortage(ray, error):
         return last_line(error)
-    measured = re.search(r"[^.\n]*[Mm]emory[^.\n]*\d[^\n]*?GB[^.\n]*", str(error).partition("\n")[2])
-    facts = f" ({measured.group().strip()})" if measured else ""
+    used = re.search(r"[\d.]+ ?GB / [\d.]+ ?GB", str(error))
+    facts = f" ({used.group()} used)" if used else ""
     return f"Ray killed the agent because the memory of the node was short{facts}"
 
 
