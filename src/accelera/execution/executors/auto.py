@@ -94,7 +94,7 @@ class AutoCpuExecutor(Closeable):
         cores = min(self.workers, cores_here())
         return (
             f"its tasks wait for the interpreter lock: {fraction:.0%} of the samples found it held, and"
-            f" {self.workers} threads used {used:.1f} cores;"
+            f" {self.workers} at a time used {used:.1f} cores;"
             f" worker processes could be up to {cores / max(used, 1.0):.1f} times faster;"
             f' choose them with cpu="processes" or kernel(processes=True)'
         )
