@@ -21,20 +21,23 @@ from accelera.execution import (
     WorkloadProfile,
     kernel,
 )
-from accelera.execution.executors import auto, threads
-from accelera.execution.executors.auto import LEAST_S, ScalingProbe
+from accelera.execution.executors import auto
+from accelera.execution.executors.lock_probe import (
+    MAX_SAMPLES,
+    MIN_SAMPLES,
+    SAMPLE_PERIOD_S,
+    LockProbe,
+    ProbedQueue,
+)
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.queue import DeviceKind
 
 
 @pytest.fixture
 def executor() -> Iterator[AutoCpuExecutor]:
     with AutoCpuExecutor(2) as executor:
         yield executor
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no thread have been ready without a core: others may be busy meanwhile."""
-    monkeypatch.setattr(auto, "_runnable_wait_s", lambda: 0.0)
 
 
 def where(task: int) -> tuple[int, int]:
@@ -45,60 +48,16 @@ def where(task: int) -> tuple[int, int]:
     return task, os.getpid()
 
 
-class Waiting:
-    """Takes the place of ``time``: a thread's clock goes on only while it waits, and has no core then."""
-
-    mine = threading.local()
-
-    @classmethod
-    def perf_counter(cls) -> float:
-        return getattr(cls.mine, "now_s", 0.0)
-
-
-def sleeping(task: int) -> tuple[int, int]:
-    Waiting.mine.now_s = Waiting.perf_counter() + 0.004
-    return task, os.getpid()
-
-
-def held(gauge: ScalingProbe, alone_s: float = 0.01) -> None:
-    """Tell a gauge that two threads took twice as long for each task as one alone."""
-    gauge.alone(1, alone_s, alone_s)
-    for _ in range(20):
-        gauge.together(2, 1, 2 * alone_s, alone_s)
+def held(probe: LockProbe) -> None:
+    """Add samples of two threads that wait for the lock, and use one core together."""
+    for _ in range(MIN_SAMPLES):
+        probe.add_sample(5e-3)
+        probe.add_range(2, 0.01, 0.005)
 
 
 def processes_of(outputs: list[tuple[int, int]]) -> set[int]:
     assert [task for task, _ in outputs] == list(range(len(outputs)))
     return {process for _, process in outputs}
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_first_batch_is_measured(executor: AutoCpuExecutor) -> None:
-    result = StrategyManager.cpu_only(executor).execute(range(100), where)
-    assert set(result.per_device) == {"cpu"}
-    gauge = executor.probe_of(where)
-    assert gauge.alone_s is not None
-    assert gauge.alone_s > 0.003
-    assert gauge.speedup is not None
-
-
-@pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("options", [{"timeout": 60.0}, {"retry": Retry()}, {"on_error": "collect"}])
-def test_a_first_batch_with_options_is_measured_too(
-    executor: AutoCpuExecutor, options: dict[str, Any]
-) -> None:
-    StrategyManager.cpu_only(executor).execute(range(60), where, **options)
-    assert executor.probe_of(where).speedup is not None
-
-
-def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager, function = StrategyManager.cpu_only(executor), kernel(pure=True)(sleeping)
-    monkeypatch.setattr(auto, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
-    monkeypatch.setattr(threads, "time", Waiting)
-    for _ in range(2):
-        result = manager.execute(range(80), function)
-        assert processes_of(result.outputs) == {os.getpid()}
-    assert executor.probe_of(function).speedup == pytest.approx(2)
 
 
 def test_a_batch_stays_on_threads_with_advice(executor: AutoCpuExecutor) -> None:
@@ -155,55 +114,72 @@ def test_errors_are_the_users_wherever_they_happen(executor: AutoCpuExecutor) ->
         assert executor.execute_batch(range(3), function) == [0, 1, 2]
 
 
-def test_a_quick_function_that_was_interrupted_once_does_not_go_to_threads_for_ever(
-    executor: AutoCpuExecutor,
-) -> None:
-    def quick(task: int) -> int:
-        return task
-
-    executor.probe_of(quick).alone(10, 0.1, 0.1)
-    assert executor.inline(quick, range(10))[0] == []
-    assert executor.execute_batch(range(10), quick) == list(range(10))
-    assert executor.inline(quick, range(10))[0] == list(range(10))
-
-
-def test_speedup_of_threads() -> None:
-    gauge = ScalingProbe()
-    assert gauge.speedup is None
-    gauge.alone(10, 0.1, 0.1)
-    gauge.together(4, 1, LEAST_S / 2, 0.01)
-    assert gauge.speedup is None
-
-
 @pytest.mark.parametrize(
-    ("alone", "together", "speedup", "held"),
+    ("threads", "waits_s", "busy", "is_held"),
     [
-        ((10, 0.1, 0.1), (4, 100, 4.0, 1.0), 1.0, True),
-        ((10, 0.1, 0.1), (4, 100, 1.0, 1.0), 4.0, False),
-        ((10, 0.6, 0.1), (4, 100, 4.0, 1.0), 1.0, True),  # other programs took the core while it was alone
-        ((10, 0.01, 0.01), (4, 100, 1.0, 1.0), 4.0, False),  # the first tasks were short
-        ((10, 0.1, 0.001), (4, 100, 1.0, 0.01), 4.0, False),  # it waits for something
-        ((10, 0.1, 0.001), (4, 100, 4.0, 0.01), 1.0, True),  # for something that only one may have
+        (2, [5e-3], 0.5, True),  # an idle machine
+        (2, [5e-3], 0.2, True),  # other programs took most of the cores
+        (8, [2e-3, 20e-3], 0.125, True),
+        (2, [1e-4], 1.0, False),  # releases the lock
+        (2, [1e-4], 0.5, False),  # releases the lock, and other programs took the cores
+        (2, [1e-4, 5e-3], 0.5, False),  # holds the lock half of the time
+        (2, [5e-3], 0.9, False),  # another thread holds the lock now and then
+        (2, [5e-3], 0.01, False),  # sleeps while another thread holds the lock
+        (2, [-1e-3], 0.5, False),  # the clock of the kernel was late
     ],
 )
-def test_speedup_is_told_apart(
-    alone: tuple[int, float, float], together: tuple[int, int, float, float], speedup: float, held: bool
-) -> None:
-    gauge = ScalingProbe()
-    gauge.alone(*alone)
-    gauge.together(*together)
-    assert gauge.speedup == pytest.approx(speedup)
-    assert gauge.held is held
+def test_lock_probe_answers(threads: int, waits_s: list[float], busy: float, is_held: bool) -> None:
+    probe = LockProbe()
+    for number in range(2 * MIN_SAMPLES):
+        probe.add_sample(waits_s[number % len(waits_s)])
+        probe.add_range(threads, 0.01, 0.01 * busy)
+    assert probe.is_held is is_held
 
 
-def test_old_measurements_fade() -> None:
-    gauge = ScalingProbe()
-    gauge.alone(1, 0.01, 0.01)
-    gauge.together(2, 1000, 20.0, 10.0)
-    assert gauge.held
-    for _ in range(40):
-        gauge.together(2, 100, 1.0, 1.0)
-    assert not gauge.held
+def test_lock_probe_needs_samples_and_ranges() -> None:
+    probe = LockProbe()
+    probe.add_range(2, 0.01, 0.005)
+    for _ in range(MIN_SAMPLES - 1):
+        probe.add_sample(5e-3)
+    assert probe.held_fraction is None
+    assert not probe.is_held
+    probe.add_sample(5e-3)
+    assert probe.held_fraction == 1
+    assert probe.is_held
+
+
+def test_lock_probe_forgets_old_samples() -> None:
+    probe = LockProbe()
+    held(probe)
+    assert probe.is_held
+    for _ in range(3 * MAX_SAMPLES):
+        probe.add_sample(1e-5)
+        probe.add_range(2, 0.01, 0.01)
+    assert not probe.is_held
+    assert probe.period_s > SAMPLE_PERIOD_S
+
+
+def test_lock_probe_advises_no_processes_for_waiting(executor: AutoCpuExecutor) -> None:
+    manager = StrategyManager.cpu_only(executor)
+    manager.execute([0.004] * 120, time.sleep)
+    assert executor.probe_of(time.sleep).held_fraction is not None
+    assert executor.recommendation(time.sleep) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60.0}, {"retry": Retry()}, {"on_error": "collect"}])
+def test_lock_probe_samples_every_kind_of_batch(executor: AutoCpuExecutor, options: dict[str, Any]) -> None:
+    """A busy machine gives no number of samples in a given time, but some."""
+    StrategyManager.cpu_only(executor).execute(range(60), where, **options)
+    assert executor.probe_of(where).cores is not None
+
+
+def test_one_thread_says_nothing_of_several() -> None:
+    probe = LockProbe()
+    queue = Batch(range(4), abs, Telemetry())
+    probed: Any = ProbedQueue(queue, probe, lambda: None)
+    while (piece := probed.take(DeviceKind.CPU, 1)) is not None:
+        probed.finish(piece.start, piece.tasks)
+    assert probe.cores is None
 
 
 def test_managers_share_one_executor_that_loads_nothing_before_it_must() -> None:
@@ -216,24 +192,6 @@ def test_managers_share_one_executor_that_loads_nothing_before_it_must() -> None
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "set()\n"
     assert auto.default_cpu() is auto.default_cpu()
-
-
-def test_threads_that_had_the_cores_need_no_measurement_of_one_alone() -> None:
-    gauge = ScalingProbe()
-    gauge.together(2, 10, LEAST_S, 0.9 * LEAST_S)
-    assert gauge.speedup == pytest.approx(1.8)
-    assert not gauge.unclear
-    assert not gauge.held
-    gauge.together(2, 10, LEAST_S, 0.1 * LEAST_S)
-    assert gauge.speedup is None
-    assert gauge.unclear
-
-
-def test_one_thread_says_nothing_of_several() -> None:
-    gauge = ScalingProbe()
-    gauge.together(1, 100, 4.0, 4.0)
-    assert not gauge.unclear
-    assert gauge.speedup is None
 
 
 @pytest.mark.parametrize("make", [AutoCpuExecutor, ThreadsExecutor])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, StrategyManager, TaskFailure, ThreadsExecutor
-from accelera.execution.executors import auto
+from accelera.execution.executors import lock_probe
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.streaming.queue import ReorderBuffer, StreamQueue
 from accelera.execution.streaming.window import Window, size_of
@@ -289,14 +289,11 @@ def test_a_gpu_that_is_much_slower_does_not_hold_the_window() -> None:
     assert any(tasks_of_the_gpu() < 400 for _ in range(5)), "a machine that stalls may mislead one of them"
 
 
-def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each task takes 2 ms, as it did when one was alone, and comes 10 ms after it was asked for."""
+def test_lock_probe_ignores_waiting_for_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task takes 2 ms with a core, and comes 10 ms after a thread requested it; another thread runs."""
     clock = SimpleNamespace(now_s=0.0)
-    told = SimpleNamespace(perf_counter=lambda: clock.now_s, thread_time=lambda: 0.0)
-    monkeypatch.setattr(auto, "time", told)
-    monkeypatch.setattr(auto, "_runnable_wait_s", lambda: 0.0)
+    clocks = SimpleNamespace(perf_counter=lambda: clock.now_s, thread_time=lambda: clock.now_s)
+    monkeypatch.setattr(lock_probe, "time", clocks)
     feed = StreamQueue(iter(range(60)), abs, Telemetry(), Window(64), ReorderBuffer())
     feed.draw()
     take = feed.take
@@ -306,14 +303,15 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
         return take(side, count, wait=wait)
 
     monkeypatch.setattr(feed, "take", seldom)
-    gauge = auto.ScalingProbe()
-    gauge.alone(1, 0.002, 0.0)
-    gauged = auto.TimedQueue(feed, gauge, 2, lambda: False)
-    while (piece := gauged.take(DeviceKind.CPU, 1)) is not None:
+    probe = lock_probe.LockProbe()
+    probed = lock_probe.ProbedQueue(feed, probe, lambda: None)
+    other = threading.Thread(target=probed.take, args=(DeviceKind.CPU, 1))
+    other.start()
+    other.join()
+    while (piece := probed.take(DeviceKind.CPU, 1)) is not None and piece.start < 59:
         clock.now_s += 0.002
-        gauged.finish(piece.start, piece.tasks)
-    assert gauge.speedup == pytest.approx(2)
-    assert not gauge.held
+        probed.finish(piece.start, piece.tasks)
+    assert probe.cores == pytest.approx(2)
 
 
 def test_what_came_back_remains_when_the_source_is_at_its_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,9 @@ from accelera.execution.cluster.ray_connection import (
     check_amounts,
     check_versions,
     closed_error,
+    death_reason,
     import_ray,
+    is_memory_shortage,
     own_versions,
     without_auto_init,
 )
@@ -27,6 +30,13 @@ LOOK_S: Final = 0.5
 """Period of refreshing the list of nodes, in seconds."""
 GROUPS: Final = {"leases": 2, "control": 1}
 """Concurrency groups of an agent: two leases at once, and control calls beside them."""
+
+FIRST_PAUSE_S: Final = 0.5
+"""Seconds until an agent that was killed while it started is started again."""
+LONGEST_PAUSE_S: Final = 8.0
+"""Maximum of these seconds; they double with each failure in sequence."""
+SILENT_FAILURES: Final = 3
+"""Failures in sequence for which a batch waits; afterwards it ends with the reason."""
 
 _LOGGER = logging.getLogger("accelera.execution")
 
@@ -119,6 +129,28 @@ class StartedAgent:
 
 
 @final
+@dataclass(slots=True)
+class NodeRefusal:
+    """A node on which no agent could be started: for good, or until a time."""
+
+    error: ClusterError
+    failures: int
+    """Failures in sequence."""
+    until_s: float
+    """Time of the monotonic clock; infinite: for good, such as other versions."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an agent should be started again."""
+        return time.monotonic() >= self.until_s
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether a batch should wait for the next start."""
+        return self.failures < SILENT_FAILURES and self.until_s != math.inf
+
+
+@final
 class RayAgents:
     """Starts agents, and others in the place of dead ones. Every method may be called from any thread."""
 
@@ -126,7 +158,7 @@ class RayAgents:
         self._ray = ray
         self._wanted = wanted
         self._agents: dict[str, StartedAgent] = {}
-        self._rejected: dict[str, ClusterError] = {}
+        self._refusals: dict[str, NodeRefusal] = {}
         self._refreshed_s = 0.0
         self._closed = False
         self._memory: dict[str, int] = {}
@@ -144,7 +176,7 @@ class RayAgents:
                 self._check_started(agent)
             if not self._agents:
                 self._refresh_nodes()
-            if not self._agents:
+            if not self._agents and not any(refusal.is_brief for refusal in self._refusals.values()):
                 raise self._no_agent_error()
             return [agent.node for agent in self._agents.values() if agent.pending_versions is None]
 
@@ -192,7 +224,10 @@ class RayAgents:
         alive = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"]}
         for gone in self._agents.keys() - alive.keys():
             del self._agents[gone]
-        for node_id in alive.keys() - self._agents.keys() - self._rejected.keys():
+        for gone in self._refusals.keys() - alive.keys():
+            del self._refusals[gone]
+        refused = {node_id for node_id, refusal in self._refusals.items() if not refusal.is_due}
+        for node_id in alive.keys() - self._agents.keys() - refused:
             found = alive[node_id]
             if self._wanted.fits(found["Resources"]):
                 self._memory[node_id] = int(found["Resources"].get("memory", 0))
@@ -229,22 +264,37 @@ class RayAgents:
         except ClusterError as error:
             self._reject(agent, error)
         except self._ray.exceptions.RayError as error:
-            self.forget(agent)
-            if getattr(error, "actor_init_failed", True):
-                self._reject(
-                    agent, ClusterError(f"[ray] {agent.node.name} could not start an agent: {error}")
-                )
+            self._refuse_dead_agent(agent, error)
         else:
             agent.pending_versions = None
+            self._refusals.pop(agent.node.id, None)
+
+    def _refuse_dead_agent(self, agent: StartedAgent, error: Exception) -> None:
+        """Refuse a node for good where the agent itself raised, and for a while where it was killed."""
+        if getattr(error, "actor_init_failed", False):
+            self._reject(agent, ClusterError(f"[ray] {agent.node.name} could not start an agent: {error}"))
+            return
+        earlier = self._refusals.get(agent.node.id)
+        failures = 1 if earlier is None else earlier.failures + 1
+        pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
+        reason = death_reason(self._ray, error)
+        refusal = ClusterError(
+            f"[ray] {agent.node.name} could not start an agent: {reason}; free memory there"
+        )
+        if not is_memory_shortage(self._ray, error):
+            refusal = ClusterError(f"[ray] {agent.node.name} could not start an agent: {reason}")
+        _LOGGER.warning("%s takes no part for %.1f s: %s", agent.node.name, pause_s, reason)
+        self._refusals[agent.node.id] = NodeRefusal(refusal, failures, time.monotonic() + pause_s)
+        self.forget(agent)
 
     def _reject(self, agent: StartedAgent, error: ClusterError) -> None:
         _LOGGER.warning("%s takes no part: %s", agent.node.name, error)
-        self._rejected[agent.node.id] = error
+        self._refusals[agent.node.id] = NodeRefusal(error, 1, math.inf)
         self.forget(agent)
         self._ray.kill(agent.actor)
 
     def _no_agent_error(self) -> ClusterError:
-        reasons = [str(error) for error in self._rejected.values()]
+        reasons = [str(refusal.error) for refusal in self._refusals.values()]
         has = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
         if not reasons:
             reasons = [_missing_resources(self._wanted.asked, has)]

@@ -17,7 +17,6 @@ from accelera.execution.cluster.contract import (
     LeaseEnded,
     LeaseLost,
     Node,
-    last_line,
 )
 from accelera.execution.cluster.ray_agents import AgentResources, RayAgents, StartedAgent
 from accelera.execution.cluster.ray_connection import (
@@ -25,7 +24,9 @@ from accelera.execution.cluster.ray_connection import (
     check_connected,
     closed_error,
     connect,
+    death_reason,
     import_ray,
+    is_memory_shortage,
     without_auto_init,
 )
 from accelera.execution.executors.lanes import Closeable
@@ -287,13 +288,13 @@ class RayCluster(Closeable):
         if not self._ray.is_initialized():
             return None
         assert agent is not None, "a lease with a stream of parts has an agent"
-        reason = last_line(error)
+        reason = death_reason(self._ray, error)
         if agent.killed:
             return LeaseLost(Cause.KILLED, "it was killed to stop it")
         if "node has died" in str(error) or isinstance(error, self._ray.exceptions.NodeDiedError):
             self._agents.forget(agent)
             return LeaseLost(Cause.NODE, reason)
-        out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+        out_of_memory = is_memory_shortage(self._ray, error)
         sent.over = LeaseLost(Cause.MEMORY if out_of_memory else Cause.PROCESS, reason)
         sent.awaited = self._ask_in_flight(agent, sent.lease, out_of_memory=out_of_memory)
         return None

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 import accelera
 from accelera.errors import ClusterError
+from accelera.execution.cluster.contract import last_line
 from accelera.extras import needed_for
 
 
@@ -128,6 +129,20 @@ def check_connected(ray: Any) -> None:
         raise ClusterError(
             "[ray] the connection to the cluster was closed, perhaps by ray.shutdown(): make another executor"
         )
+
+
+def is_memory_shortage(ray: Any, error: Exception) -> bool:
+    """Return whether Ray killed the process of an actor because the memory of its node was short."""
+    return isinstance(error, ray.exceptions.OutOfMemoryError) or "running low on memory" in str(error)
+
+
+def death_reason(ray: Any, error: Exception) -> str:
+    """Return the reason for the death of an actor in one line, without Ray's references to its manual."""
+    if not is_memory_shortage(ray, error):
+        return last_line(error)
+    used = re.search(r"[\d.]+ ?GB / [\d.]+ ?GB", str(error))
+    facts = f" ({used.group()} used)" if used else ""
+    return f"Ray killed the agent because the memory of the node was short{facts}"
 
 
 def without_auto_init(function: Any) -> Any:
