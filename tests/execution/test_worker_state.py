@@ -263,6 +263,116 @@ def test_warnings_are_shown_where_the_caller_records_them(manager: StrategyManag
     assert [(str(each.message), each.category.__name__) for each in found] == [("odd", "OddWarning")] * 4
 
 
+class Holder:
+    inside: contextvars.ContextVar[int] = contextvars.ContextVar("inside", default=1)
+
+
+TABLE = {"table": contextvars.ContextVar[int]("table", default=1)}
+
+
+def test_variables_in_classes_and_dictionaries_are_found(manager: StrategyManager) -> None:
+    tokens = Holder.inside.set(2), TABLE["table"].set(3)
+    try:
+        assert manager.execute([0], lambda task: (Holder.inside.get(), TABLE["table"].get())).outputs == [
+            (2, 3)
+        ]
+    finally:
+        Holder.inside.reset(tokens[0])
+        TABLE["table"].reset(tokens[1])
+
+
+class Slow(UserWarning):
+    """Its arguments are not those of its initializer, so that it cannot be unpickled."""
+
+    def __init__(self, what: str, seconds: int) -> None:
+        super().__init__(f"{what} took {seconds} s")
+
+
+def test_a_warning_that_cannot_be_sent_is_shown_as_text(manager: StrategyManager) -> None:
+    def function(task: int) -> int:
+        warnings.warn(Slow("step", task), stacklevel=1)
+        return task
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert manager.execute(range(3), function).outputs == [0, 1, 2]
+    assert sorted(str(each.message) for each in found) == [f"step took {task} s" for task in range(3)]
+
+
+@pytest.mark.parametrize("action", ["once", "default", "always"])
+def test_filters_hold_for_the_warnings_of_all_workers_together(manager: StrategyManager, action: Any) -> None:
+    def function(task: int) -> None:
+        time.sleep(0.02)
+        warnings.warn("old name", OddWarning, stacklevel=1)
+
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter(action)
+            manager.execute(range(6), function)
+        assert len(found) == (6 if action == "always" else 1)
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError("nobody reads")
+
+
+def test_a_stream_of_the_caller_that_fails_ends_the_batch(manager: StrategyManager) -> None:
+    with contextlib.redirect_stdout(Broken()), pytest.raises(BrokenPipeError):
+        manager.execute(range(3), print)
+    assert manager.execute(range(3), abs).outputs == [0, 1, 2]
+
+
+def test_a_process_that_a_task_forks_leaves_the_connection_alone(manager: StrategyManager) -> None:
+    def forks(task: int) -> Any:
+        child = os.fork()
+        if child == 0:
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                print("child")
+                logging.getLogger("program").error("child")
+            os._exit(0)
+        time.sleep(0.05)
+        return np.zeros(1_000_000)
+
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        outputs = manager.execute(range(4), forks).outputs
+    assert all(not output.view(np.uint8).any() for output in outputs)
+
+
+SETTING_MODULE = """
+import logging, warnings
+warnings.simplefilter("ignore")
+log = logging.getLogger(__name__)
+log.setLevel(logging.DEBUG)
+log.addHandler(logging.FileHandler({path!r}))
+def function(task):
+    log.info("not asked for")
+    log.warning("line")
+    warnings.warn("shown")
+"""
+
+
+def test_modules_that_workers_import_do_not_undo_the_callers_settings(
+    manager: StrategyManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.log"
+    (tmp_path / "setting_module.py").write_text(SETTING_MODULE.format(path=str(path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with warnings.catch_warnings(record=True) as found:
+        import setting_module  # type: ignore[import-not-found]
+
+        setting_module.log.setLevel(logging.WARNING)
+        warnings.resetwarnings()
+        warnings.simplefilter("always")
+        manager.execute([1], setting_module.function)
+    setting_module.log.handlers[0].close()
+    setting_module.log.removeHandler(setting_module.log.handlers[0])
+    assert [str(each.message) for each in found] == ["shown"]
+    assert path.read_text().split() == ["line"]
+
+
 PROGRAM = """
 import functools, importlib, json, sys
 sys.dont_write_bytecode = True

@@ -361,7 +361,129 @@ class Doubled(Holder):
         return 2.0
 
 
+class Shade(enum.Enum):
+    """Members of an enumeration can hold objects that change."""
+
+    LIGHT = 1
+
+    def __init__(self, _):
+        self.k = 1.0
+
+
+class Measure(float):
+    """A number with attributes."""
+
+    def __init__(self, _):
+        self.k = 1.0
+
+
+class Labelled(np.ndarray):
+    """An array with attributes."""
+
+
+@dataclasses.dataclass
+class Rule:
+    """Equal to another one of the same name."""
+
+    name: str
+    k: float = dataclasses.field(compare=False)
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+class Doubling(Options):
+    """Options of another class."""
+
+    @property
+    def double(self):
+        return 2.0
+
+
+def with_class(m, x):
+    return x * getattr(m.options, "double", 1.0)
+
+
+def with_parameter(attributes):
+    parameter = nn.Parameter(ts.ones((1,)))
+    for name, value in attributes.items():
+        setattr(parameter, name, value)
+    return parameter
+
+
+def torch_layer():
+    import torch
+
+    return torch.nn.Linear(1, 1)
+
+
+def fill_torch(m, k):
+    import torch
+
+    torch.nn.init.constant_(m.layer.weight, float(k))
+
+
+def labelled():
+    array = np.ones(1).view(Labelled)
+    array.k = 1.0
+    return array
+
+
 KINDS = {
+    "list named hooks": (
+        lambda: Holder(lambda m, x: functools.reduce(lambda y, f: f(y), m.own_hooks, x), own_hooks=[]),
+        lambda m, k: m.own_hooks.append(lambda x: x + k),
+    ),
+    "list of an object named modules": (
+        lambda: Holder(
+            lambda m, x: x * sum(m.options._modules), options=types.SimpleNamespace(_modules=[1.0])
+        ),
+        lambda m, k: m.options._modules.append(float(k)),
+    ),
+    "parameter of a torch module": (
+        lambda: Holder(lambda m, x: x * m.layer.weight.item(), layer=torch_layer()),
+        fill_torch,
+    ),
+    "class of an object": (
+        lambda: Holder(with_class, options=Options()),
+        lambda m, k: setattr(m.options, "__class__", [Options, Doubling][k % 2]),
+    ),
+    "attribute of a parameter": (
+        lambda: Holder(lambda m, x: x * m.weight * m.weight.k, weight=with_parameter({"k": 1.0})),
+        setting("weight.k", float),
+    ),
+    "defaults of an optimizer": (
+        lambda: Holder(
+            lambda m, x: x * m.o.defaults["lr"], o=optim.SGD([nn.Parameter(ts.ones((1,)))], lr=0.1)
+        ),
+        lambda m, k: m.o.defaults.update(lr=float(k)),
+    ),
+    "equal member of a set": (
+        lambda: Holder(lambda m, x: x * sum(rule.k for rule in m.rules), rules={Rule("a", 1.0)}),
+        lambda m, k: (m.rules.clear(), m.rules.add(Rule("a", float(k)))),
+    ),
+    "zero of another sign in a set": (
+        lambda: Holder(lambda m, x: ts.atan2(x * 0 + min(m.zeros), x * 0 - 1), zeros={0.0}),
+        lambda m, k: (m.zeros.clear(), m.zeros.add(-0.0 if k % 2 else 0.0)),
+    ),
+    "attribute of a member of an enumeration": (
+        lambda: Holder(lambda m, x: x * m.shade.k, shade=Shade.LIGHT),
+        setting("shade.k", float),
+    ),
+    "attribute of a number": (
+        lambda: Holder(lambda m, x: x * m.measure.k, measure=Measure(2)),
+        setting("measure.k", float),
+    ),
+    "attribute of an array": (
+        lambda: Holder(lambda m, x: x * m.array.k, array=labelled()),
+        setting("array.k", float),
+    ),
+    "values of a dictionary": (
+        lambda: (lambda table: Holder(lambda m, x: x * sum(m.view), table=table, view=table.values()))(
+            {"a": 1.0}
+        ),
+        lambda m, k: m.table.update({f"k{k}": float(k)}),
+    ),
     # attributes
     "number": (lambda: Holder(lambda m, x: x + m.k, k=0.5), setting("k", float)),
     "negative zero": (

@@ -299,3 +299,57 @@ def test_objects_as_arguments_are_followed():
         options.k, others.k = float(k), float(k + 10)
         assert float(captured(ts.ones(()), options)) == k
         assert float(captured(ts.ones(()), others)) == k + 10
+
+
+class Scale:
+    """An argument without a dictionary of attributes."""
+
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+class EqualScale(Scale):
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return isinstance(other, EqualScale)
+
+    def __hash__(self):
+        return 7
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (0.0, -0.0),
+        (np.float32(-0.0), np.float32(0.0)),
+        ((1.0, 0.0), (1.0, -0.0)),
+        ({"k": -0.0}, {"k": 0.0}),
+    ],
+)
+def test_zeros_of_another_sign_are_other_arguments(arguments, fusion):
+    def sign_of(x, k):
+        last = k["k"] if isinstance(k, dict) else k[-1] if isinstance(k, tuple) else k
+        return ts.atan2(x * 0 + float(last), x * 0 - 1)
+
+    captured, x = ts.jit(sign_of), ts.ones((2,))
+    for each in (*arguments, *arguments):
+        np.testing.assert_array_equal(captured(x, each).numpy(), sign_of(x, each).numpy())
+
+
+@pytest.mark.parametrize("kind", [Scale, EqualScale])
+@pytest.mark.parametrize("wrap", [lambda each: each, lambda each: (each,), lambda each: frozenset([each])])
+def test_arguments_with_slots_may_change_and_may_be_equal(kind, wrap, fusion):
+    def scaled(x, given):
+        (scale,) = given if isinstance(given, (tuple, frozenset)) else (given,)
+        return x * scale.k
+
+    captured, x, scale = ts.jit(scaled), ts.ones((2,)), kind(1.0)
+    for k in (1.0, 1.0, 5.0):
+        scale.k = k
+        given = wrap(scale)
+        np.testing.assert_array_equal(captured(x, given).numpy(), scaled(x, given).numpy())
+    other = wrap(kind(9.0))
+    np.testing.assert_array_equal(captured(x, other).numpy(), scaled(x, other).numpy())

@@ -1,4 +1,7 @@
 // The extension module accelera._tensora.
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <nanobind/intrusive/counter.inl>
 
@@ -368,9 +371,31 @@ void bind_autograd(nb::module_& module) {
 
 namespace {
 
+/// Call `acquire`, which takes the interpreter's lock. Once the interpreter has ended, Python ends a thread
+/// that asks for the lock; its destructors would touch Python objects, so it waits for the process to end.
+template <typename Acquire>
+auto acquire_or_wait(Acquire acquire) {
+    try {
+        return acquire();
+    } catch (abi::__forced_unwind&) {
+        for (;;) pause();
+    }
+}
+
+/// The interpreter's lock, of a thread that may outlive the interpreter.
+class InterpreterHeld {
+  public:
+    InterpreterHeld() : state_(acquire_or_wait([] { return PyGILState_Ensure(); })) {}
+    ~InterpreterHeld() { PyGILState_Release(state_); }
+    InterpreterHeld(const InterpreterHeld&) = delete;
+
+  private:
+    PyGILState_STATE state_;
+};
+
 /// Ctrl-C, under the interpreter's own handler, which raises KeyboardInterrupt. Runs no code of Python.
 bool is_keyboard_interrupt_pending() {
-    const nb::gil_scoped_acquire held;
+    const InterpreterHeld held;
     static PyObject* const get = nb::getattr(nb::module_::import_("_signal"), "getsignal").release().ptr();
     static PyObject* const usual =
         nb::getattr(nb::module_::import_("_signal"), "default_int_handler").release().ptr();
@@ -391,12 +416,12 @@ NB_MODULE(_tensora, module) {
     nb::intrusive_init(
         [](PyObject* object) noexcept {
             if (interpreter_held()) return Py_INCREF(object);
-            const nb::gil_scoped_acquire held;
+            const InterpreterHeld held;
             Py_INCREF(object);
         },
         [](PyObject* object) noexcept {
             if (interpreter_held()) return Py_DECREF(object);
-            const nb::gil_scoped_acquire held;
+            const InterpreterHeld held;
             Py_DECREF(object);
         });
     nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
@@ -407,7 +432,7 @@ NB_MODULE(_tensora, module) {
         }
     });
     set_interrupt_check([] {
-        const nb::gil_scoped_acquire held;
+        const InterpreterHeld held;
         // A handler that waits for another thread's work gives the lock up like any other code.
         const ThreadState before = std::exchange(thread_state, {});
         const int failed = PyErr_CheckSignals();
@@ -415,8 +440,11 @@ NB_MODULE(_tensora, module) {
         if (failed) throw nb::python_error();
     });
     set_interrupt_probe(is_keyboard_interrupt_pending);
-    set_interpreter_lock([]() -> void* { return PyEval_SaveThread(); },
-                         [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
+    set_interpreter_lock(
+        []() -> void* { return PyEval_SaveThread(); },
+        [](void* state) {
+            acquire_or_wait([&] { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
+        });
     bind_dtypes(module);
     bind_memory(module);
     bind_recorder(module);

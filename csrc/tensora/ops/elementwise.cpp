@@ -259,9 +259,13 @@ ONE(mish, in0, 20, g* mish_slope(c.input()));
 ONE(conj, 0, 1, conjugate(g));
 ONE(real, 0, 1, g);
 ONE(imag, 0, 1, complex(like(g, 0), g));
-ONE(angle, in0, 10,
-    is(c.dtype(), complexes) ? complex(-imag(c.input()), real(c.input())) * (g / square(abs(c.input())))
-                             : zeros(c.shape(), c.dtype()));
+/// 0 at 0, where no direction is better than another.
+T angle_slope(const T& g, const T& z) {
+    const T squared = square(abs(z));
+    const T scale = where(equal(squared, like(squared, 0)), like(squared, 0), g / squared);
+    return complex(-imag(z), real(z)) * scale;
+}
+ONE(angle, in0, 10, is(c.dtype(), complexes) ? angle_slope(g, c.input()) : zeros(c.shape(), c.dtype()));
 NONE(isnan, 1);
 NONE(isinf, 1);
 NONE(isfinite, 1);

@@ -19,16 +19,27 @@ struct Item {
     int64_t index;
 };
 
-/// Sort the first `kept` items of a line into place.
+/// Comparisons between two looks for an interrupt: about 10 ms of sorting.
+constexpr int64_t comparisons_per_check = int64_t(1) << 20;
+
+/// Sort the first `kept` items of a line into place; an interrupt ends it.
 template <typename K>
 void sort_items(std::vector<Item<K>>& items, bool descending, int64_t kept) {
     const auto numbers = std::stable_partition(items.begin(), items.end(),
                                                [](const Item<K>& item) { return !is_nan(item.key); });
-    const auto sort = [&](auto is_before) {
+    const auto order = [&](auto is_before) {
         if (kept >= int64_t(items.size()) / 2) return std::stable_sort(items.begin(), numbers, is_before);
         const auto middle = std::min(items.begin() + kept, numbers);
         std::partial_sort(items.begin(), middle, numbers, [&](const Item<K>& a, const Item<K>& b) {
             return is_before(a, b) || (!is_before(b, a) && a.index < b.index);
+        });
+    };
+    const auto sort = [&](auto is_before) {
+        if (int64_t(items.size()) < comparisons_per_check / 16) return order(is_before);
+        int64_t comparisons = 0;
+        order([&](const Item<K>& a, const Item<K>& b) {
+            if (++comparisons % comparisons_per_check == 0) check_interrupt();
+            return is_before(a, b);
         });
     };
     if (descending)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from accelera.tensora.call_observer import CallObserver
 from accelera.tensora.captured_program import (
@@ -19,7 +22,7 @@ from accelera.tensora.captured_program import (
 )
 from accelera.tensora.core import native
 from accelera.tensora.python_calls import Rehearsal, current
-from accelera.tensora.state_walk import StateWalk
+from accelera.tensora.state_walk import StateWalk, has_no_state
 from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 __all__ = ["JitReport", "Jitted", "jit"]
@@ -239,8 +242,8 @@ class Jitted:
         signature = native.signature_of(arguments)
         if signature is None:
             return None
-        # Equal objects may differ in what their comparison leaves out.
-        objects = tuple([id(each) for each in _static_objects(structure)])
+        # Equal objects may differ in what their comparison leaves out, and zeros in their sign.
+        objects = tuple([_identity_of(each) for each in _static_objects(structure)])
         modes = native.grad_enabled(), native.thread_count(), native.default_float()
         return structure, signature, objects, modes
 
@@ -381,4 +384,19 @@ def _static_objects(structure: Any) -> list[Any]:
         return [found for _, each in value for found in _static_objects(each)]
     if isinstance(kind, type) and issubclass(kind, (tuple, list)):
         return [found for each in value for found in _static_objects(each)]
-    return [value] if hasattr(value, "__dict__") else []
+    if isinstance(value, frozenset):
+        return [value, *(each for each in value if _has_identity(each))]
+    return [value] if _has_identity(value) else []
+
+
+def _has_identity(value: Any) -> bool:
+    """Return whether equal values need not be the same for a function: those with attributes, and zeros."""
+    if isinstance(value, (float, np.floating)):
+        return bool(value == 0)
+    if has_no_state(value):
+        return False
+    return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
+
+
+def _identity_of(value: Any) -> Any:
+    return math.copysign(1.0, value) if isinstance(value, (float, np.floating)) else id(value)

@@ -274,6 +274,9 @@ def chunk(x: Tensor, n: int, /, *, axis: int = 0) -> list[Tensor]:
 # --- repetition -------------------------------------------------------------------------------------------
 
 
+_MOST_ELEMENTS = 2**63 - 1
+
+
 def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     """Each element (or slice along an axis) several times.
 
@@ -286,6 +289,10 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     axis
         The axis.
 
+    Raises
+    ------
+    ValueError
+        When a number is negative, or the numbers are not one for each element.
     """
     if axis is None:
         x, axis = native.reshape(x, (x.size,)), 0
@@ -302,7 +309,16 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     counts = repeats if isinstance(repeats, Tensor) else native.asarray(repeats, dtypes.int64)
     if counts.shape != (n,):
         raise ValueError(f"repeat: numbers of shape {counts.shape} for an axis with {n} elements")
-    ends = native.cumsum(native.cast(counts, dtypes.int64), 0)
+    counts = native.cast(counts, dtypes.int64)
+    if n and native.min(counts, None, False).item() < 0:
+        raise ValueError("repeat: a number of repetitions is negative; give 0 or more")
+    if (
+        n
+        and native.max(counts, None, False).item() > _MOST_ELEMENTS // n
+        and sum(counts.tolist()) > _MOST_ELEMENTS
+    ):
+        raise ValueError(f"repeat: the result would have more than {_MOST_ELEMENTS} elements")
+    ends = native.cumsum(counts, 0)
     total = ends[-1].item() if n else 0
     return native.take(x, native.searchsorted(ends, native.arange(total), True), at)
 

@@ -21,7 +21,7 @@ import sysconfig
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ _IMMUTABLE = (
     types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     type(float32), Generator,
 )  # fmt: skip
+_BASES = (bool, int, float, complex, str, bytes, enum.Enum)
+"""Of these, classes of the user derive."""
 _NUMPY_GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _HEAP_TYPE = 1 << 9
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
@@ -68,6 +70,8 @@ class StateWalk:
         self._array_bytes = 0
         self._visited: dict[int, Any] = {}
         self._scanned: set[Any] = set()
+        self._layers: set[int] = set()
+        """Identities of the namespaces of layers."""
         """Classes, and (module, name), that were recorded."""
         self._queue: list[tuple[Any, str]] = []
         self._namespaces: list[tuple[dict[str, Any], str, set[str]]] = []
@@ -89,7 +93,7 @@ class StateWalk:
     def _visit_queued(self) -> None:
         while self._queue:
             value, path = self._queue.pop()
-            if isinstance(value, _IMMUTABLE) or id(value) in self._visited:
+            if has_no_state(value) or id(value) in self._visited:
                 continue
             self._visited[id(value)] = value
             if len(self._visited) > MAX_VALUES:
@@ -107,6 +111,8 @@ class StateWalk:
                 self._scan(*namespace, new)
         if "param_groups" in new:
             self._record_groups()
+        if "defaults" in new:
+            self._record_defaults()
         self._visit_queued()
 
     def add_all_names(self) -> None:
@@ -165,6 +171,9 @@ class StateWalk:
 
     def _record_tensor(self, tensor: Any, path: str) -> None:
         self.guard.add_tensor(tensor, path)
+        attributes = getattr(tensor, "__dict__", None)
+        if attributes:
+            self._add_namespace(attributes, path)
 
     def _record_list(self, items: Any, path: str) -> None:
         self.guard.add_length(items, path)
@@ -193,8 +202,9 @@ class StateWalk:
         self._queue += [(items, path) for items in gc.get_referents(view)]
 
     def _record_set(self, items: Any, path: str) -> None:
-        before = frozenset(items)
-        self.guard.add_check(path, lambda: before == items)
+        before = list(items)  # kept, so that no other object has the identity of one of them
+        identities = set(map(_identity_of, before))
+        self.guard.add_check(path, lambda: set(map(_identity_of, items)) == identities)
         self._queue += [(item, path) for item in items]
 
     def _record_deque(self, items: Any, path: str) -> None:
@@ -214,6 +224,7 @@ class StateWalk:
         self.guard.add_check(
             path, lambda: (array.shape, array.dtype) == layout and bool(array.tobytes() == data)
         )
+        self._record_subclass(array, path)
 
     def _has_capacity(self, nbytes: int, path: str) -> bool:
         """Return whether elements of this size can be compared in each call."""
@@ -224,10 +235,14 @@ class StateWalk:
         return True
 
     def _record_array_of(self, value: Any, path: str) -> None:
-        data = np.asarray(value).tobytes()
-        if not self._has_capacity(len(data), path):
+        try:
+            data = _elements_of(value)
+        except Exception:  # any error of any type's own methods
+            self.unguarded.append(f"the {type(value).__name__} {path}")
             return
-        self.guard.add_check(path, lambda: np.asarray(value).tobytes() == data)
+        if self._has_capacity(len(data), path):
+            self.guard.add_check(path, lambda: _elements_of(value) == data)
+        self._record_subclass(value, path)
 
     def _record_opaque(self, value: Any, path: str) -> None:
         """Record an object of C by its pickle; one that has none, as a lock, is taken to have no state."""
@@ -300,6 +315,7 @@ class StateWalk:
 
     def _record_module(self, module: Module, path: str) -> None:
         own = vars(module)
+        self._layers.add(id(own))
         for name in ("_parameters", "_buffers", "_modules"):
             for key, value in own[name].items():
                 self.guard.add_item(own[name], key, value, f"{path}.{key}")
@@ -323,10 +339,15 @@ class StateWalk:
         self._optimizers.append((optimizer, path))
         if self._has_all_names or "param_groups" in self._names:
             self._record_groups()
+        if self._has_all_names or "defaults" in self._names:
+            self._record_defaults()
 
     def _record_groups(self) -> None:
         """Record all options of the optimizers, which code of the user may read."""
         self._queue += [(each.param_groups, f"{path}.param_groups") for each, path in self._optimizers]
+
+    def _record_defaults(self) -> None:
+        self._queue += [(each.defaults, f"{path}.defaults") for each, path in self._optimizers]
 
     def _record_random(self, generator: random.Random, path: str) -> None:
         self._add_random_state(path, generator.getstate)
@@ -346,6 +367,7 @@ class StateWalk:
             self._record_object(value, path)
 
     def _record_object(self, value: Any, path: str) -> None:
+        self.guard.add_item(value, "__class__", type(value), f"{path}.__class__")
         self._record_class(type(value), path)
         for name in _slots_of(type(value)):
             slot = getattr(value, name, ABSENT)
@@ -374,11 +396,33 @@ class StateWalk:
         new = named.intersection(namespace) - recorded
         for name in [name for name in namespace if name in new] if new else ():
             recorded.add(name)
-            if name.endswith("_hooks") or name in ("_parameters", "_buffers", "_modules"):
-                continue
             value = namespace[name]
+            if id(namespace) in self._layers and _is_recorded_with_layer(name, value):
+                continue
             self.guard.add_item(namespace, name, value, f"{path}.{name}")
             self._queue.append((value, f"{path}.{name}"))
+
+
+def has_no_state(value: Any) -> bool:
+    """Return whether a value cannot change; those of classes that derive from such types have attributes."""
+    if not isinstance(value, _IMMUTABLE):
+        return False
+    return not isinstance(value, _BASES) or not type(value).__flags__ & _HEAP_TYPE
+
+
+def _elements_of(value: Any) -> bytes:
+    """Return the elements of an array of another library; one that requires gradients is detached."""
+    return np.asarray(value.detach() if hasattr(value, "detach") else value).tobytes()
+
+
+def _identity_of(value: Any) -> Any:
+    """Return what tells a member of a set from one that compares equal to it."""
+    return (type(value), repr(value)) if type(value) in _BASES else id(value)
+
+
+def _is_recorded_with_layer(name: str, value: Any) -> bool:
+    is_dict = isinstance(value, dict)
+    return is_dict and (name.endswith("_hooks") or name in ("_parameters", "_buffers", "_modules"))
 
 
 def is_user_module(name: str) -> bool:
@@ -424,7 +468,7 @@ _RECORDERS: tuple[tuple[Any, Callable[[StateWalk, Any, str], None]], ...] = (
     (types.FunctionType, StateWalk._record_function),
     (types.MethodType, StateWalk._record_method),
     (types.BuiltinFunctionType, StateWalk._record_builtin),
-    (types.MappingProxyType, StateWalk._record_view),
+    ((types.MappingProxyType, KeysView, ValuesView, ItemsView), StateWalk._record_view),
     (functools.partial, StateWalk._record_partial),
     (
         (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod),

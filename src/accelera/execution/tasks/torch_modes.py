@@ -19,6 +19,8 @@ def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:
         ]
         if torch.is_inference_mode_enabled():
             modes.append((torch.inference_mode, ()))
+            if torch.is_grad_enabled():
+                modes.append((torch.enable_grad, ()))
         elif not torch.is_grad_enabled():
             modes.append((torch.no_grad, ()))
     except AttributeError:

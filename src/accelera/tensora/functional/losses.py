@@ -247,7 +247,10 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     _same_shapes("huber_loss", input, target)
     distance = native.abs(input - target)
     near = native.minimum(distance, delta)
-    return _reduced(near * (distance - near * 0.5), reduction, "huber_loss")
+    # Apart, for the gradient at an infinite distance: of the product it is 0 times infinity.
+    beyond = (distance - 0.5 * delta) * delta
+    losses = native.where(native.less(distance, delta), near * near * 0.5, beyond)
+    return _reduced(losses, reduction, "huber_loss")
 
 
 @computes_in("float32")

@@ -7,7 +7,8 @@ import contextvars
 import logging
 import pickle
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 from accelera.execution.executors.processes.pickling import dumps
@@ -126,6 +127,24 @@ class WorkerContext:
         logging.disable(state.log_disable)
 
 
+@contextlib.contextmanager
+def imports_as_in_caller() -> Iterator[None]:
+    """Import modules without their warnings and log handlers: the caller has shown those, and has these."""
+    before = _log_handlers()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    for logger, handler in _log_handlers() - before:
+        logger.removeHandler(handler)
+
+
+def _log_handlers() -> set[tuple[logging.Logger, logging.Handler]]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    return {
+        (each, handler) for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers
+    }
+
+
 def _packed(value: Any) -> bytes | None:
     """Return ``value`` pickled; None where that is impossible."""
     try:
@@ -175,7 +194,8 @@ def _log_levels() -> dict[str, tuple[int, bool]]:
 
 def _set_log_level(name: str, level: int, *, disabled: bool) -> None:
     logger = logging.getLogger(name)
-    logger.setLevel(level)
+    if logger.level != level:
+        logger.setLevel(level)
     logger.disabled = disabled
 
 

@@ -8,6 +8,7 @@ one message takes several times longer.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import os
 import pickle
@@ -16,6 +17,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast, final
 
@@ -193,6 +195,11 @@ class ProcessEnvironment(NamedTuple):
                 os.environ[name] = value
         if self.folder is not None:
             os.chdir(self.folder)
+        if hasattr(time, "tzset"):
+            time.tzset()  # reads TZ again
+
+
+_BATCHES: Final = itertools.count()
 
 
 @final
@@ -222,6 +229,7 @@ class FunctionPayload:
         """The same for equal functions."""
         self.environment = ProcessEnvironment.here()
         self.caller = CallerState.here()
+        self.batch = next(_BATCHES)
         self.reloads = RELOADS.count()
         """How many reloads of modules workers must have been started after."""
 
@@ -230,6 +238,8 @@ class FunctionPayload:
 class WorkerRequest(NamedTuple):
     """The first part of what a worker is asked; the tasks follow, unless it is to stop."""
 
+    batch: int
+    """Number of the batch."""
     digest: bytes
     """Of the function."""
     function_parts: int

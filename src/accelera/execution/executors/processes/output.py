@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
 import sys
 import threading
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TextIO, final
 
 from accelera.execution.executors.processes.messages import MessageSocket, Part, pack, unpack
 
+_LOGGER = logging.getLogger("accelera.execution")
+_FOREIGN: Final[dict[str, Any]] = {}
+"""Registry of warnings in modules that this process has not imported."""
+MOST_WAITING: Final = 10_000
+"""Records and lines that a worker without a request keeps for the next one, the latest."""
 _EVENT: Final = b"events"
 """The first part of a message that is no reply."""
 _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -23,18 +31,55 @@ def is_output(parts: Sequence[Part]) -> bool:
     return parts[0] == _EVENT
 
 
+@final
+class DeliveryError(Exception):
+    """A stream or handler of the caller raised ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def deliver_output(parts: Sequence[Part]) -> None:
-    """Write, log and show here what the message of a worker holds."""
-    for kind, content in unpack(parts[1:]):
-        if kind == "log":
-            record = logging.makeLogRecord(content)
-            logging.getLogger(record.name).handle(record)
-        elif kind == "warning":
-            warnings.showwarning(*content)
-        else:
-            stream: TextIO | None = getattr(sys, kind)
-            if stream is not None:
-                stream.write(content)
+    """Write, log and show here what the message of a worker holds.
+
+    Raises
+    ------
+    DeliveryError
+        When a stream or handler raises.
+    """
+    for part in parts[1:]:
+        try:
+            kind, content = unpack([part])
+        except Exception as error:
+            _LOGGER.debug("output of a worker cannot be unpickled: %r", error)
+            continue
+        try:
+            _deliver(kind, content)
+        except Exception as error:
+            raise DeliveryError(error) from error
+
+
+def _deliver(kind: str, content: Any) -> None:
+    if kind == "log":
+        record = logging.makeLogRecord(content)
+        logging.getLogger(record.name).handle(record)
+    elif kind == "warning":
+        _show_here(*content)
+    else:
+        stream: TextIO | None = getattr(sys, kind)
+        if stream is not None:
+            stream.write(content)
+
+
+def _show_here(
+    message: Warning | str, category: type[Warning], filename: str, line: int, module: str
+) -> None:
+    """Show a warning unless the filters of this process, or that it was shown before, are against it."""
+    globals_here = vars(sys.modules[module]) if module in sys.modules else _FOREIGN
+    registry = globals_here.setdefault("__warningregistry__", {})
+    with contextlib.suppress(Warning):  # the filters changed: a worker itself raises what is an error
+        warnings.warn_explicit(message, category, filename, line, module, registry)
 
 
 @final
@@ -50,8 +95,11 @@ class OutputSender:
     def __init__(self, wire: MessageSocket) -> None:
         self._wire = wire
         self._lock = threading.RLock()  # a signal handler may print while it is held
-        self._waiting: list[tuple[str, Any]] = []
+        self._waiting: deque[tuple[str, Any]] = deque(maxlen=MOST_WAITING)
         self._is_awaited = False
+        self._is_forked = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_connection)
 
     def begin(self) -> None:
         """Send from now on: the other side waits for a reply."""
@@ -63,6 +111,11 @@ class OutputSender:
 
         At once, since the process may die; between two requests it waits for the next.
         """
+        if self._is_forked:
+            own = {"stdout": sys.__stdout__, "stderr": sys.__stderr__}.get(kind)
+            if own is not None:
+                own.write(content)
+            return
         with self._lock:
             self._waiting.append((kind, content))
             if self._is_awaited:
@@ -76,10 +129,16 @@ class OutputSender:
             self._wire.send(parts)
 
     def _send_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting:
+        events = [part for event in self._waiting for part in pack(event)[:1]]
+        self._waiting.clear()
+        if events:
             # The shared memory is for the reply, which may come before the other side has read this.
-            self._wire.send([_EVENT, *pack(waiting)], through_room=False)
+            self._wire.send([_EVENT, *events], through_room=False)
+
+    def _leave_connection(self) -> None:
+        """Leave the connection to the worker in a process that a task has forked from it."""
+        self._lock = threading.RLock()
+        self._is_forked = True
 
 
 @final
@@ -101,7 +160,8 @@ class WorkerOutput:
         """Write what the streams hold."""
         for stream in (sys.__stdout__, sys.__stderr__, *self._streams.values()):
             if stream is not None:
-                stream.flush()
+                with contextlib.suppress(OSError, ValueError):  # closed by a task, or nobody reads it
+                    stream.flush()
 
     def _show_warning(
         self,
@@ -115,11 +175,9 @@ class WorkerOutput:
         if file is not None:
             file.write(warnings.formatwarning(message, category, filename, lineno, line))
             return
-        try:
-            pack((message, category))
-        except Exception:
+        if not _can_be_sent((message, category)):
             message, category = str(message), UserWarning
-        self._sender.put("warning", (message, category, filename, lineno))
+        self._sender.put("warning", (message, category, filename, lineno, _module_that_warns(filename)))
 
 
 class _CapturedStream(io.TextIOBase):
@@ -130,6 +188,8 @@ class _CapturedStream(io.TextIOBase):
         self._name = name
         self._lock = threading.RLock()
         self._begun_line = ""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew_lock)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -146,6 +206,10 @@ class _CapturedStream(io.TextIOBase):
             if newline:
                 self._sender.put(self._name, lines + newline)
         return len(text)
+
+    def _renew_lock(self) -> None:
+        """Replace the lock in a forked process: a thread that it does not have may hold the old one."""
+        self._lock = threading.RLock()
 
     def flush(self) -> None:
         with self._lock:
@@ -174,9 +238,18 @@ class _SendingHandler(logging.Handler):
             self.handleError(record)
 
 
+def _module_that_warns(filename: str) -> str:
+    """Return the name of the module whose code in ``filename`` is being run by this thread."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", filename))
+
+
 def _can_be_sent(value: Any) -> bool:
+    """Return whether ``value`` can be pickled and unpickled."""
     try:
-        pack(value)
+        unpack(pack(value))
     except Exception:
         return False
     return True

@@ -35,7 +35,7 @@ from accelera.execution.executors.processes.messages import (
     pack,
     unpack,
 )
-from accelera.execution.executors.processes.output import deliver_output, is_output
+from accelera.execution.executors.processes.output import DeliveryError, deliver_output, is_output
 from accelera.execution.executors.processes.reloads import RELOADS
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import WORKER_IDS
@@ -125,6 +125,9 @@ class WorkerProcess:
             if parts is None:
                 self.kill()
                 return None
+        except DeliveryError as failed:
+            self.kill()
+            raise failed.error from None
         except (OSError, EOFError):
             self.kill()
             raise WorkerDied(cell[AT], self._process.returncode) from None
@@ -169,10 +172,8 @@ class WorkerProcess:
         self._environment = payload.environment
         caller = None if payload.caller == self._caller else payload.caller
         self._caller = payload.caller
-        return [
-            *pack(tuple(WorkerRequest(payload.digest, len(function_parts), forget, moved, caller))),
-            *function_parts,
-        ]
+        request = WorkerRequest(payload.batch, payload.digest, len(function_parts), forget, moved, caller)
+        return [*pack(tuple(request)), *function_parts]
 
     def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
         reply = WorkerReply(*unpack(parts[:1]))

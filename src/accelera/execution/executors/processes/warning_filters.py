@@ -40,19 +40,19 @@ def current_filters() -> list[SentFilter]:
 
 
 def set_filters(filters: list[SentFilter]) -> None:
-    """Replace the filters; where nothing changes, warnings that were shown once are not shown again."""
-    if filters != current_filters():
-        warnings.resetwarnings()
-        warnings.filters[:] = [  # type: ignore[index]
-            (
-                each.action,
-                each.message and re.compile(*each.message),
-                _category(each.categories),
-                each.module and re.compile(*each.module),
-                each.line,
-            )
-            for each in filters
-        ]
+    """Replace the filters; warnings that were shown before may be shown again."""
+    warnings.resetwarnings()
+    warnings.onceregistry.clear()  # type: ignore[attr-defined]
+    warnings.filters[:] = [  # type: ignore[index]
+        (
+            each.action,
+            each.message and re.compile(*each.message),
+            _category(each.categories),
+            each.module and re.compile(*each.module),
+            each.line,
+        )
+        for each in filters
+    ]
 
 
 def _names(category: type | tuple[type, ...]) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, final
 
-from accelera.execution.executors.processes.caller_state import WorkerContext
+from accelera.execution.executors.processes.caller_state import (
+    CallerState,
+    WorkerContext,
+    imports_as_in_caller,
+)
 from accelera.execution.executors.processes.errors import PickledError, pack_error
 from accelera.execution.executors.processes.messages import (
     AT,
@@ -107,6 +111,8 @@ class _RequestServer:
         self._sender = OutputSender(wire)
         self._output = WorkerOutput(self._sender)
         self._context = WorkerContext()
+        self._caller = CallerState.here()
+        self._batch = -1
         self._functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
 
     def serve(self) -> None:
@@ -116,32 +122,41 @@ class _RequestServer:
             self._sender.begin()
             request = WorkerRequest(*unpack(parts[:1]))
             self._functions.pop(request.forget or b"", None)
-            reply = self._enter(request) or self._context.run(partial(self._reply_to, request, parts[1:]))
+            first = 1 + request.function_parts
+            reply = self._prepare(request, parts[1:first])
+            if reply is None:
+                reply = self._context.run(partial(self._reply_to, request, parts[first:]))
             self._output.flush()
             self._sender.reply(reply)
             del parts, reply
 
-    def _enter(self, request: WorkerRequest) -> Sequence[Part] | None:
-        """Set what the caller has set; return the reply when that fails."""
+    def _prepare(self, request: WorkerRequest, function_parts: Sequence[Part]) -> Sequence[Part] | None:
+        """Load the function and set what the caller has set; return the reply when that fails.
+
+        In this order: modules that are imported with the function may set the same things, which the caller
+        has changed since.
+        """
         try:
             if request.environment is not None:
                 request.environment.enter()
-            if request.caller is not None:
-                self._context.enter(request.caller)
-                self._output.capture(*request.caller.captured)
+            if function_parts:
+                with imports_as_in_caller():
+                    self._functions[request.digest] = unpack(function_parts)
+            self._caller = request.caller or self._caller
+            if request.batch != self._batch:
+                self._batch = request.batch
+                self._context.enter(self._caller)
+                self._output.capture(*self._caller.captured)
         except BaseException as error:
             return _unreadable("function", error)
         return None
 
     def _reply_to(self, request: WorkerRequest, parts: Sequence[Part]) -> Sequence[Part]:
-        reading = "function"
+        self._cell[AT] = TASKS
         try:
-            if request.function_parts:
-                self._functions[request.digest] = unpack(parts[: request.function_parts])
-            self._cell[AT], reading = TASKS, "tasks"
-            tasks = unpack(parts[request.function_parts :])
+            tasks = unpack(parts)
         except BaseException as error:
-            return _unreadable(reading, error)
+            return _unreadable("tasks", error)
         function, retry = self._functions[request.digest]
         loop = _WorkerLoop(function, retry, tasks, self._cell)
         loop.run()
