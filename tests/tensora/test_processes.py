@@ -128,3 +128,43 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         native.set_thread_count(before)
     assert found[0] == found[1] == found[2]
+
+
+def test_an_interrupt_ends_a_long_sort() -> None:
+    done = run(
+        """
+import accelera.tensora as ts
+x = ts.random.rand(20_000_000)
+pressed = []
+def press():
+    pressed.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Timer(0.3, press).start()
+try:
+    ts.sort(x)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    )
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "work"),
+    [
+        ("(1200, 1200)", "ts.linalg.svd(x)"),
+        ("(2500, 2500)", "ts.linalg.inv(x)"),
+        ("(4000, 4000)", "ts.matmul(x, x)"),
+        ("(20_000_000,)", "ts.sort(x)"),
+    ],
+)
+def test_a_program_may_end_while_a_thread_computes(shape: str, work: str) -> None:
+    done = run(
+        f"""
+import accelera.tensora as ts
+x = ts.random.rand(*{shape})
+threading.Thread(target=lambda: {work}, daemon=True).start()
+time.sleep(0.2)
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")

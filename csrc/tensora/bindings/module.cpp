@@ -1,6 +1,5 @@
 // The extension module accelera._tensora.
 #include <cxxabi.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <nanobind/intrusive/counter.inl>
@@ -375,10 +374,11 @@ namespace {
 /// that asks for the lock; its destructors would touch Python objects, so it waits for the process to end.
 template <typename Acquire>
 auto acquire_or_wait(Acquire acquire) {
+    if (!Py_IsInitialized()) InsideBlas::wait_for_exit();
     try {
         return acquire();
     } catch (abi::__forced_unwind&) {
-        for (;;) pause();
+        InsideBlas::wait_for_exit();
     }
 }
 

@@ -3,10 +3,12 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -48,6 +50,19 @@ void find(Function& function, const char* name) {
 
 InterruptibleBlas* running = nullptr;  // of the thread that has the turn
 
+std::atomic<int> calls{0};
+thread_local constinit int own_calls = 0;
+std::atomic<bool> ending{false};
+
+/// Wait until no thread is inside the library, whose memory goes away next. Parallel sections do nothing
+/// meanwhile, so calls end soon.
+void end_calls() {
+    ending = true;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (calls.load() && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 /// OpenBLAS's jobs may wait for one another, so all of them run at the same time.
 void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
     struct Jobs {
@@ -57,7 +72,7 @@ void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
         int argument;
         void run(int i) const { job(i, data + size_t(i) * size, argument); }
     } all{job, size, static_cast<char*>(data), argument};
-    if (!inside_pool() && running && running->is_given_up()) return;
+    if (!inside_pool() && (running ? running->is_given_up() : ending.load())) return;
     if (!inside_pool())
         return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
     // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids
@@ -84,6 +99,7 @@ std::recursive_mutex* turn_mutex() {
 constexpr int row_major = 101, no_trans = 111, trans = 112;
 
 void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c, int ldc, bool add) {
+    const InsideBlas inside;
     const int m = int(a.rows), n = int(b.columns), k = int(a.columns);
     const int trans_a = a.by_rows() ? no_trans : trans, trans_b = b.by_rows() ? no_trans : trans;
     const int lda = int(std::max<int64_t>(1, a.by_rows() ? a.row_step : a.column_step));
@@ -217,6 +233,21 @@ void load_blas(const char* path) {
     find(set_callback, "openblas_set_threads_callback_function");
     set_callback(run_jobs);
     library.set_threads(thread_count());
+    std::atexit(end_calls);  // runs before the destructors of libraries
+}
+
+InsideBlas::InsideBlas() {
+    ++calls;
+    ++own_calls;
+    if (ending) wait_for_exit();
+}
+InsideBlas::~InsideBlas() {
+    --own_calls;
+    --calls;
+}
+void InsideBlas::wait_for_exit() {
+    calls -= own_calls;
+    for (;;) pause();
 }
 
 void set_blas_threads() {
@@ -255,6 +286,7 @@ InterruptibleBlas::~InterruptibleBlas() { running = outer_; }
 
 bool InterruptibleBlas::is_given_up() {
     if (given_up_ || !may_end_) return given_up_;
+    if (ending) return given_up_ = true;
     const auto now = std::chrono::steady_clock::now();
     if (now - asked_ < std::chrono::milliseconds(20)) return false;
     asked_ = now;

@@ -125,10 +125,23 @@ void* routine(const char* name) {
     return blas_function((std::string(1, letter<E>) + name + "_").c_str());
 }
 
+/// A call of the library. When the program ends, the library's destructors wait for the calls of threads that
+/// go on, and no further call begins.
+class InsideBlas {
+  public:
+    InsideBlas();
+    ~InsideBlas();
+    InsideBlas(const InsideBlas&) = delete;
+
+    /// Wait for the end of the process in a thread that may be inside, and not be waited for.
+    [[noreturn]] static void wait_for_exit();
+};
+
 /// Call a Fortran routine: pointers, then the lengths of the strings among them.
 template <typename... Args>
 void fortran(void* function, Args*... args) {
     constexpr size_t strings = (size_t(std::is_same_v<Args, const char>) + ... + 0);
+    const InsideBlas inside;
     [&]<size_t... i>(std::index_sequence<i...>) {
         reinterpret_cast<void (*)(Args*..., decltype(size_t(i))...)>(function)(args...,
                                                                                (void(i), size_t(1))...);

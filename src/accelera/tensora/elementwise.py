@@ -300,8 +300,18 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
 @computes_in("inputs")
 def logit(x: Any, /, *, eps: float | None = None) -> Any:
     """Logarithm of x / (1 - x), the inverse of `sigmoid`; `eps` limits x to [eps, 1 - eps] before."""
-    limited = x if eps is None else clip(x, eps, 1 - eps)
-    return native.log(native.divide(limited, native.subtract(1, limited)))
+    if eps is not None:
+        limited = clip(x, eps, 1 - eps)
+        return native.log(native.divide(limited, native.subtract(1, limited)))
+    # Each piece sees harmless numbers where another one counts: its gradient there would be 0 times infinity.
+    is_edge = native.logical_or(native.equal(x, 0), native.equal(x, 1))
+    is_outside = native.logical_or(native.less(x, 0), native.less(1, x))
+    inside = native.where(native.logical_or(is_edge, is_outside), 0.5, x)
+    edge = native.where(is_edge, x, 0.5)
+    infinite = native.subtract(native.log(edge), native.log1p(native.negative(edge)))
+    finite = native.log(native.divide(inside, native.subtract(1, inside)))
+    outside = native.multiply(native.where(is_outside, x, 0.0), math.nan)
+    return native.where(is_outside, outside, native.where(is_edge, infinite, finite))
 
 
 def nan_to_num(

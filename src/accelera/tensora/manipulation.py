@@ -301,6 +301,8 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     if isinstance(repeats, Tensor) and repeats.size == 1:
         repeats = repeats.item()
     if isinstance(repeats, int):
+        if repeats < 0:
+            raise ValueError(f"repeat: {repeats} repetitions; give 0 or more")
         spread = native.expand(
             native.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])),
             (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]),

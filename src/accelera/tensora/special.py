@@ -67,8 +67,13 @@ Binary = Callable[[Any, Any], Any]
 @computes_in("inputs")
 def entr(x: Any, /) -> Any:
     """``-x * log(x)``: 0 at 0, negative infinity for negative numbers."""
-    inside = native.negative(native.multiply(x, native.log(native.where(native.less(x, 0), 1.0, x))))
-    return native.where(native.less(x, 0), -math.inf, native.where(native.equal(x, 0), 0.0, inside))
+    is_negative, is_zero = native.less(x, 0), native.equal(x, 0)
+    positive = native.where(native.logical_or(is_negative, is_zero), 1.0, x)
+    finite = native.negative(native.multiply(positive, native.log(positive)))
+    # Functions with these values whose gradients are infinity at 0 and NaN below.
+    zero = native.sqrt(native.where(is_zero, native.add(x, 0.0), 1.0))
+    below = native.log(native.where(is_negative, native.subtract(x, x), 1.0))
+    return native.where(is_negative, below, native.where(is_zero, zero, finite))
 
 
 def erfcx(x: Any, /) -> Any:
