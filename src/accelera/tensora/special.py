@@ -72,7 +72,8 @@ def entr(x: Any, /) -> Any:
     finite = native.negative(native.multiply(positive, native.log(positive)))
     # Functions with these values whose gradients are infinity at 0 and NaN below.
     zero = native.sqrt(native.where(is_zero, native.add(x, 0.0), 1.0))
-    below = native.log(native.where(is_negative, native.subtract(x, x), 1.0))
+    vanishing = native.exp(native.multiply(native.where(is_negative, x, -1.0), math.inf))
+    below = native.log(native.where(is_negative, vanishing, 1.0))
     return native.where(is_negative, below, native.where(is_zero, zero, finite))
 
 
