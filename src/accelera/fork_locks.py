@@ -1,7 +1,7 @@
 """Locks that no other thread holds while a thread forks.
 
-A forked child has only the thread that forked. A lock that another thread held is never released there, and
-what it protects may be half changed. So a fork waits until these locks are free.
+A forked child has only the thread that forked. A lock that another thread held is never released there, and its
+state may be inconsistent. So a fork waits until these locks are free.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ import os
 import threading
 from typing import Final, final
 from weakref import WeakSet
+
+
+MAX_WAIT_S: Final = 1.0
+"""Seconds that a fork waits for one lock: its holder may itself wait for a lock that the fork has."""
 
 
 @final
@@ -22,33 +26,21 @@ class _Fork:
         self._held: list[threading.Lock] = []
 
     def add(self, lock: threading.Lock) -> None:
-        with self._one_at_a_time:
-            self._locks.add(lock)
+        # Takes no lock: the caller may hold one that a fork waits for.
+        self._locks.add(lock)
 
     def begin(self) -> None:
         """Wait until no other thread forks or holds one of the locks."""
         self._one_at_a_time.acquire()
-        self._held = list(self._locks)
-        busy = 0
-        # Other threads take several locks in orders of their own: waiting with none held cannot block them.
-        while (next_busy := self._take_all(first=busy)) is not None:
-            busy = next_busy
+        # Blocking, since threads that use a lock often would win against repeated attempts for ever.
+        self._held = [lock for lock in self._copy_of_locks() if lock.acquire(timeout=MAX_WAIT_S)]
 
-    def _take_all(self, first: int) -> int | None:
-        """Wait for one lock and take the others that are free; else release all and return the busy one."""
-        if not self._held:
-            return None
-        self._held[first].acquire()
-        taken = [self._held[first]]
-        for place, lock in enumerate(self._held):
-            if place == first:
+    def _copy_of_locks(self) -> list[threading.Lock]:
+        while True:
+            try:
+                return list(self._locks)
+            except RuntimeError:  # another thread has added one meanwhile
                 continue
-            if not lock.acquire(blocking=False):
-                for each in taken:
-                    each.release()
-                return place
-            taken.append(lock)
-        return None
 
     def end(self) -> None:
         """Release the locks, in the process that forked and in its child."""

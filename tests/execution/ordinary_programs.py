@@ -1,6 +1,6 @@
 """Programs whose functions depend on, or change, state of the process.
 
-Each calls ``run(function, tasks)`` and returns what it observes, which must be the same for a plain loop and
+Each calls ``run(function, tasks)`` and returns its observations, which must be the same for a plain loop and
 for the default executor. A task computes for some milliseconds, so that worker processes would be faster.
 """
 
@@ -290,14 +290,14 @@ def identity_of_outputs(run: Run) -> Any:
 
 def class_made_in_a_function(run: Run) -> Any:
     class Local:
-        made = 0
+        count = 0
 
     def function(task: int) -> Local:
         spin(task)
-        Local.made += 1
+        Local.count += 1
         return Local()
 
-    return all(isinstance(each, Local) for each in run(function, TASKS)), Local.made
+    return all(isinstance(each, Local) for each in run(function, TASKS)), Local.count
 
 
 def own_exception(run: Run) -> Any:

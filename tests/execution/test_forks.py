@@ -96,8 +96,8 @@ bad = 0
 for _ in range(40):
     child = os.fork()
     if child == 0:
-        taken = all(lock.acquire(timeout=10) for lock in locks)
-        os._exit(0 if taken and state[0] == state[1] else 1)
+        are_free = all(lock.acquire(timeout=10) for lock in locks)
+        os._exit(0 if are_free and state[0] == state[1] else 1)
     bad += os.waitpid(child, 0)[1] != 0
 stop.set()
 for thread in threads:
@@ -107,7 +107,7 @@ print(bad, sum(thread.is_alive() for thread in threads))
 
 
 def test_no_other_thread_holds_a_lock_during_a_fork(tmp_path: Path) -> None:
-    """Three threads nest the locks in orders of their own, and change what they protect in two steps."""
+    """Three threads nest the locks in different orders, and change the protected state in two steps."""
     ran = run_python("-c", ORDERS, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["0", "0"]

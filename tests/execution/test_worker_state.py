@@ -1,4 +1,4 @@
-"""Tasks in worker processes find what their caller has set, and what they write reaches the caller."""
+"""Tasks in worker processes have the state of their caller, and their output reaches the caller."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("run", ["batch", "stream", "late"])
-def test_tasks_find_what_their_caller_has_set(manager: StrategyManager, setting: str, run: str) -> None:
+def test_tasks_have_the_state_of_their_caller(manager: StrategyManager, setting: str, run: str) -> None:
     """And no more of it in the batch that follows."""
     make, function = SETTINGS[setting]
 
@@ -166,7 +166,7 @@ def test_a_variable_without_a_module_keeps_its_identity(manager: StrategyManager
     local.reset(token)
 
 
-def test_what_cannot_be_sent_keeps_its_default(manager: StrategyManager) -> None:
+def test_a_variable_that_cannot_be_sent_keeps_its_default(manager: StrategyManager) -> None:
     token = HERE.set(threading.Lock())  # type: ignore[arg-type]
     assert manager.execute(range(2), lambda task: HERE.get()).outputs == ["unset", "unset"]
     HERE.reset(token)
@@ -220,7 +220,7 @@ def test_log_records_reach_the_handlers_of_the_caller(
 ) -> None:
     def logs(task: int) -> int:
         logger = logging.getLogger("program.part")
-        logger.debug("not asked for")
+        logger.debug("below the level")
         logger.info("task %d", task, extra={"task": task, "lock": threading.Lock()})
         try:
             raise ValueError(task)
@@ -231,10 +231,10 @@ def test_log_records_reach_the_handlers_of_the_caller(
     with caplog.at_level(logging.INFO, logger="program"):
         manager.execute(range(10), logs)
     records = [record for record in caplog.records if record.name == "program.part"]
-    told = [record for record in records if record.levelno == logging.INFO]
+    infos = [record for record in records if record.levelno == logging.INFO]
     failed = [record for record in records if record.levelno == logging.ERROR]
-    assert sorted(record.getMessage() for record in told) == sorted(f"task {task}" for task in range(10))
-    assert sorted(vars(record)["task"] for record in told) == list(range(10))
+    assert sorted(record.getMessage() for record in infos) == sorted(f"task {task}" for task in range(10))
+    assert sorted(vars(record)["task"] for record in infos) == list(range(10))
     assert len(failed) == 10
     assert all("ValueError: " in (record.exc_text or "") for record in failed)
 
@@ -257,10 +257,10 @@ def test_levels_of_loggers_are_those_of_the_caller(
 
 
 def test_warnings_are_shown_where_the_caller_records_them(manager: StrategyManager) -> None:
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         manager.execute(range(4), warned)
-    assert [(str(each.message), each.category.__name__) for each in found] == [("odd", "OddWarning")] * 4
+    assert [(str(each.message), each.category.__name__) for each in records] == [("odd", "OddWarning")] * 4
 
 
 class Holder:
@@ -293,10 +293,10 @@ def test_a_warning_that_cannot_be_sent_is_shown_as_text(manager: StrategyManager
         warnings.warn(Slow("step", task), stacklevel=1)
         return task
 
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         assert manager.execute(range(3), function).outputs == [0, 1, 2]
-    assert sorted(str(each.message) for each in found) == [f"step took {task} s" for task in range(3)]
+    assert sorted(str(each.message) for each in records) == [f"step took {task} s" for task in range(3)]
 
 
 @pytest.mark.parametrize("action", ["once", "default", "always"])
@@ -306,15 +306,15 @@ def test_filters_hold_for_the_warnings_of_all_workers_together(manager: Strategy
         warnings.warn("old name", OddWarning, stacklevel=1)
 
     for _ in range(2):
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter(action)
             manager.execute(range(6), function)
-        assert len(found) == (6 if action == "always" else 1)
+        assert len(records) == (6 if action == "always" else 1)
 
 
 class Broken(io.StringIO):
     def write(self, text: str) -> int:
-        raise BrokenPipeError("nobody reads")
+        raise BrokenPipeError("no reader")
 
 
 def test_a_stream_of_the_caller_that_fails_ends_the_batch(manager: StrategyManager) -> None:
@@ -348,7 +348,7 @@ log = logging.getLogger(__name__)
 log.setLevel(logging.DEBUG)
 log.addHandler(logging.FileHandler({path!r}))
 def function(task):
-    log.info("not asked for")
+    log.info("below the level")
     log.warning("line")
     warnings.warn("shown")
 """
@@ -360,7 +360,7 @@ def test_modules_that_workers_import_do_not_undo_the_callers_settings(
     path = tmp_path / "lines.log"
     (tmp_path / "setting_module.py").write_text(SETTING_MODULE.format(path=str(path)))
     monkeypatch.syspath_prepend(str(tmp_path))
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as records:
         import setting_module  # type: ignore[import-not-found]
 
         setting_module.log.setLevel(logging.WARNING)
@@ -369,7 +369,7 @@ def test_modules_that_workers_import_do_not_undo_the_callers_settings(
         manager.execute([1], setting_module.function)
     setting_module.log.handlers[0].close()
     setting_module.log.removeHandler(setting_module.log.handlers[0])
-    assert [str(each.message) for each in found] == ["shown"]
+    assert [str(each.message) for each in records] == ["shown"]
     assert path.read_text().split() == ["line"]
 
 
@@ -434,13 +434,13 @@ def functions():
     }
 
 def same(manager):
-    found = {name: manager.execute(range(4), each).outputs == list(map(each, range(4)))
+    is_same = {name: manager.execute(range(4), each).outputs == list(map(each, range(4)))
              for name, each in functions().items()}
     rows = [rates.Row() for _ in range(4)]
     scaled = manager.execute(rows, lambda row: row.scaled()).outputs
-    found["method"] = scaled == [row.scaled() for row in rows]
-    found["class"] = all(type(row) is rates.Row for row in manager.execute(range(4), shop.made).outputs)
-    return [name for name, is_same in found.items() if not is_same]
+    is_same["method"] = scaled == [row.scaled() for row in rows]
+    is_same["class"] = all(type(row) is rates.Row for row in manager.execute(range(4), shop.made).outputs)
+    return [name for name, same_outputs in is_same.items() if not same_outputs]
 
 with ProcessesExecutor(2) as executor:
     manager = StrategyManager.cpu_only(executor)

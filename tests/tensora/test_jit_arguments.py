@@ -342,14 +342,14 @@ def test_zeros_of_another_sign_are_other_arguments(arguments, fusion):
 @pytest.mark.parametrize("kind", [Scale, EqualScale])
 @pytest.mark.parametrize("wrap", [lambda each: each, lambda each: (each,), lambda each: frozenset([each])])
 def test_arguments_with_slots_may_change_and_may_be_equal(kind, wrap, fusion):
-    def scaled(x, given):
-        (scale,) = given if isinstance(given, (tuple, frozenset)) else (given,)
+    def scaled(x, argument):
+        (scale,) = argument if isinstance(argument, (tuple, frozenset)) else (argument,)
         return x * scale.k
 
     captured, x, scale = ts.jit(scaled), ts.ones((2,)), kind(1.0)
     for k in (1.0, 1.0, 5.0):
         scale.k = k
-        given = wrap(scale)
-        np.testing.assert_array_equal(captured(x, given).numpy(), scaled(x, given).numpy())
+        argument = wrap(scale)
+        np.testing.assert_array_equal(captured(x, argument).numpy(), scaled(x, argument).numpy())
     other = wrap(kind(9.0))
     np.testing.assert_array_equal(captured(x, other).numpy(), scaled(x, other).numpy())

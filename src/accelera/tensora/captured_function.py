@@ -390,7 +390,7 @@ def _static_objects(structure: Any) -> list[Any]:
 
 
 def _has_identity(value: Any) -> bool:
-    """Return whether equal values need not be the same for a function: those with attributes, and zeros."""
+    """Return whether a function may distinguish equal values: objects with attributes, and zeros."""
     if isinstance(value, (float, np.floating)):
         return bool(value == 0)
     if has_no_state(value):

@@ -416,7 +416,7 @@ def _elements_of(value: Any) -> bytes:
 
 
 def _identity_of(value: Any) -> Any:
-    """Return what tells a member of a set from one that compares equal to it."""
+    """Return a key that differs between members of a set that compare equal."""
     return (type(value), repr(value)) if type(value) in _BASES else id(value)
 
 

@@ -49,7 +49,7 @@ _NUMPY_PRINT_OPTIONS: Final[dict[str, Any]] = {
 class CallerState(NamedTuple):
     """Context variables, limits, warning filters and log levels of the thread and process that call.
 
-    Whatever cannot be pickled is left out: a worker has its default.
+    Values that cannot be pickled are left out: a worker has the default.
     """
 
     variables: list[tuple[bytes, bytes]]
@@ -98,7 +98,7 @@ class WorkerContext:
         self._levels: dict[str, tuple[int, bool]] = {}
 
     def enter(self, state: CallerState) -> None:
-        """Make ``state`` that of this process and of what ``run`` calls from now on."""
+        """Apply ``state`` to this process and to the context of ``run``."""
         sys.setrecursionlimit(state.recursion_limit)
         if state.int_digits is not None and hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(state.int_digits)
@@ -154,13 +154,13 @@ def _packed(value: Any) -> bytes | None:
 
 
 def _set_variables() -> list[tuple[bytes, bytes]]:
-    found = []
+    variables = []
     for variable, value in contextvars.copy_context().items():
         if variable.name != _DECIMAL_VARIABLE:
             packed = _packed(variable), _packed(value)
             if packed[0] is not None and packed[1] is not None:
-                found.append((packed[0], packed[1]))
-    return found
+                variables.append((packed[0], packed[1]))
+    return variables
 
 
 def _decimal_context() -> bytes | None:
@@ -202,7 +202,7 @@ def _set_log_level(name: str, level: int, *, disabled: bool) -> None:
 def _set_thread_state(state: CallerState) -> None:
     """Set in the current context what belongs to a thread or context."""
     for packed_variable, packed_value in state.variables:
-        with contextlib.suppress(Exception):  # what is not found here keeps its default
+        with contextlib.suppress(Exception):  # a variable that this process cannot import keeps its default
             variable = pickle.loads(packed_variable)
             variable.set(pickle.loads(packed_value))
     if state.decimal_context is not None:

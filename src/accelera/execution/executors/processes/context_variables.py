@@ -16,17 +16,17 @@ _PLACES: Final[dict[contextvars.ContextVar[Any], tuple[str, str, str | None] | N
 """Module, global name and name inside its value of each variable that was sent; None: in no module."""
 _KEYS: Final[dict[contextvars.ContextVar[Any], str]] = {}
 """Keys of variables that no module has."""
-_MADE: Final[dict[str, contextvars.ContextVar[Any]]] = {}
+_VARIABLES: Final[dict[str, contextvars.ContextVar[Any]]] = {}
 """The variables of such keys: a worker makes each once."""
 
 
 def reduce_variable(variable: contextvars.ContextVar[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return what ``pickle`` needs for a context variable, which it cannot send itself."""
+    """Return the reduced form of a context variable, for which ``pickle`` has none."""
     place = _place_of(variable)
     if place is not None:
         return _variable_of_module, place
     key = _KEYS.setdefault(variable, f"{os.getpid()} {next(_NUMBERS)}")
-    _MADE.setdefault(key, variable)
+    _VARIABLES.setdefault(key, variable)
     try:
         default = [contextvars.Context().run(variable.get)]
     except LookupError:
@@ -72,7 +72,8 @@ def _variable_of_module(module: str, name: str, inner: str | None) -> Any:
 
 
 def _variable_of_key(key: str, name: str, *default: Any) -> contextvars.ContextVar[Any]:
-    if key not in _MADE:
-        made = contextvars.ContextVar(name, default=default[0]) if default else contextvars.ContextVar(name)
-        _MADE[key], _KEYS[made] = made, key
-    return _MADE[key]
+    if key not in _VARIABLES:
+        new = contextvars.ContextVar(name, default=default[0]) if default else contextvars.ContextVar(name)
+        # The same key on the way back, so that an output refers to the variable of the caller.
+        _VARIABLES[key], _KEYS[new] = new, key
+    return _VARIABLES[key]

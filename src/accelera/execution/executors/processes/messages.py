@@ -69,7 +69,7 @@ _COUNT = struct.Struct("<q")
 
 @final
 class MessageSocket:
-    """One end. Each side uses the room in turn, so it is free again when it is written to.
+    """One end of a connection. Each side uses the shared memory in turn, so no unread part is overwritten.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class WorkerRequest(NamedTuple):
     environment: ProcessEnvironment | None
     """Where the program is now; None: where it was."""
     caller: CallerState | None
-    """What its caller has set; None: what was set before."""
+    """The state of the caller; None: the same as for the request before."""
 
 
 @final

@@ -27,7 +27,7 @@ _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "a
 
 
 def is_output(parts: Sequence[Part]) -> bool:
-    """Return whether a message of a worker is output of its tasks, and not its reply."""
+    """Return whether a message of a worker holds output of its tasks instead of a reply."""
     return parts[0] == _EVENT
 
 
@@ -41,7 +41,7 @@ class DeliveryError(Exception):
 
 
 def deliver_output(parts: Sequence[Part]) -> None:
-    """Write, log and show here what the message of a worker holds.
+    """Write, log and show here the output that the message of a worker holds.
 
     Raises
     ------
@@ -78,13 +78,13 @@ def _show_here(
     """Show a warning unless the filters of this process, or that it was shown before, are against it."""
     globals_here = vars(sys.modules[module]) if module in sys.modules else _FOREIGN
     registry = globals_here.setdefault("__warningregistry__", {})
-    with contextlib.suppress(Warning):  # the filters changed: a worker itself raises what is an error
+    with contextlib.suppress(Warning):  # the filters have changed: a worker raises errors itself
         warnings.warn_explicit(message, category, filename, line, module, registry)
 
 
 @final
 class OutputSender:
-    """Sends what happens in a worker to the process that gave it its tasks. Thread-safe.
+    """Sends the output of a worker to the process of the caller. Thread-safe.
 
     Parameters
     ----------
@@ -112,9 +112,9 @@ class OutputSender:
         At once, since the process may die; between two requests it waits for the next.
         """
         if self._is_forked:
-            own = {"stdout": sys.__stdout__, "stderr": sys.__stderr__}.get(kind)
-            if own is not None:
-                own.write(content)
+            stream = {"stdout": sys.__stdout__, "stderr": sys.__stderr__}.get(kind)
+            if stream is not None:
+                stream.write(content)
             return
         with self._lock:
             self._waiting.append((kind, content))
@@ -122,7 +122,7 @@ class OutputSender:
                 self._send_waiting()
 
     def reply(self, parts: Sequence[Part]) -> None:
-        """Send a reply, and before it what was put."""
+        """Send a reply after the output that waits."""
         with self._lock:
             self._send_waiting()
             self._is_awaited = False
@@ -152,15 +152,15 @@ class WorkerOutput:
         warnings.showwarning = self._show_warning
 
     def capture(self, stdout: bool, stderr: bool) -> None:
-        """Send what is written to the streams, or let it go where the program's own output goes."""
+        """Send text to the caller, or write it to the streams that the process began with."""
         sys.stdout = self._streams["stdout"] if stdout else sys.__stdout__
         sys.stderr = self._streams["stderr"] if stderr else sys.__stderr__
 
     def flush(self) -> None:
-        """Write what the streams hold."""
+        """Write the text that the streams hold."""
         for stream in (sys.__stdout__, sys.__stderr__, *self._streams.values()):
             if stream is not None:
-                with contextlib.suppress(OSError, ValueError):  # closed by a task, or nobody reads it
+                with contextlib.suppress(OSError, ValueError):  # closed by a task, or without a reader
                     stream.flush()
 
     def _show_warning(
@@ -208,7 +208,7 @@ class _CapturedStream(io.TextIOBase):
         return len(text)
 
     def _renew_lock(self) -> None:
-        """Replace the lock in a forked process: a thread that it does not have may hold the old one."""
+        """Replace the lock in a forked process, where a thread of the parent may have held it."""
         self._lock = threading.RLock()
 
     def flush(self) -> None:

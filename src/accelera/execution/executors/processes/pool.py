@@ -190,7 +190,7 @@ class WorkerProcess:
             ), ()
 
     def _await_reply(self, stopped: Callable[[], bool]) -> Sequence[Part] | None:
-        """Return the reply, and deliver what tasks write meanwhile; None when a stopped batch sent none."""
+        """Return the reply and deliver output of tasks meanwhile; None without a reply to a stopped batch."""
         until_s = math.inf
         while time.monotonic() < until_s:
             if self._socket.readable(min(POLL_S, max(0.0, until_s - time.monotonic()))):

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, final
 
 @final
 class SentFilter(NamedTuple):
-    """One filter, with what it refers to by name."""
+    """One filter, whose categories are names."""
 
     action: str
     message: tuple[str, int] | None
@@ -22,11 +22,11 @@ class SentFilter(NamedTuple):
 
 
 _LAST: list[tuple[tuple[Any, ...], list[SentFilter]]] = []
-"""The filters that were asked for last, as they are and as they are sent."""
+"""The filters of the last call, in the forms of ``warnings`` and of messages."""
 
 
 def current_filters() -> list[SentFilter]:
-    """Return the filters of this process, the first to be asked first."""
+    """Return the filters of this process, in order of precedence."""
     filters = tuple(warnings.filters)
     last = next(iter(_LAST), None)
     if last is not None and last[0] == filters:
@@ -85,8 +85,8 @@ def _category(names: tuple[tuple[str, str], ...]) -> type | tuple[type, ...]:
 
 def _class_named(module: str, name: str) -> type:
     if module == "builtins":
-        found: type = getattr(builtins, name)
-        return found
+        category: type = getattr(builtins, name)
+        return category
     if (module, name) not in _CATEGORIES:
         members = {"__module__": module, "__qualname__": name}
         _CATEGORIES[module, name] = _NamedCategory(name, (Warning,), members)

@@ -103,7 +103,7 @@ def main() -> None:
 
 @final
 class _RequestServer:
-    """Answers requests, one after the other."""
+    """Answers requests in order."""
 
     def __init__(self, wire: MessageSocket, cell: memoryview) -> None:
         self._wire = wire
@@ -116,7 +116,7 @@ class _RequestServer:
         self._functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
 
     def serve(self) -> None:
-        """Answer until the other side asks to stop."""
+        """Answer until the caller ends the connection."""
         while parts := self._wire.receive():
             self._cell[AT] = FUNCTION
             self._sender.begin()
@@ -131,7 +131,7 @@ class _RequestServer:
             del parts, reply
 
     def _prepare(self, request: WorkerRequest, function_parts: Sequence[Part]) -> Sequence[Part] | None:
-        """Load the function and set what the caller has set; return the reply when that fails.
+        """Load the function and apply the state of the caller; return the reply when that fails.
 
         In this order: modules that are imported with the function may set the same things, which the caller
         has changed since.
