@@ -1,67 +1,91 @@
 """Locks that no other thread holds while a thread forks.
 
-A forked child has only the thread that forked. A lock that another thread held is never released there, and its
-state may be inconsistent. So a fork waits until these locks are free.
+A forked child has only the thread that forked. A lock that another thread held is never released there, and
+its state may be inconsistent. So a fork waits until these locks are free.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from types import TracebackType
 from typing import Final, final
-from weakref import WeakSet
-
-
-MAX_WAIT_S: Final = 1.0
-"""Seconds that a fork waits for one lock: its holder may itself wait for a lock that the fork has."""
 
 
 @final
-class _Fork:
-    """Takes all locks before a fork, and releases them in both processes."""
+class _Forks:
+    """Threads that hold locks, and forks that wait for them.
+
+    While a fork waits, a thread that holds no lock waits for the fork, and one that does may take more locks.
+    So the fork neither starves nor waits for a thread that waits for it.
+    """
 
     def __init__(self) -> None:
-        self._one_at_a_time = threading.Lock()
-        self._locks: WeakSet[threading.Lock] = WeakSet()
-        self._held: list[threading.Lock] = []
+        self._changed = threading.Condition()  # reentrant: a signal handler may take a lock at any point
+        self._depths: dict[int, int] = {}
+        """Number of locks that each thread holds or waits for."""
+        self._is_pending = False
 
-    def add(self, lock: threading.Lock) -> None:
-        # Takes no lock: the caller may hold one that a fork waits for.
-        self._locks.add(lock)
+    def enter(self) -> None:
+        """Note that the calling thread is about to take a lock."""
+        thread = threading.get_ident()
+        with self._changed:
+            while self._is_pending and thread not in self._depths:
+                self._changed.wait()
+            self._depths[thread] = self._depths.get(thread, 0) + 1
+
+    def leave(self) -> None:
+        """Note that the calling thread has released a lock."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._depths[thread] -= 1
+            if not self._depths[thread]:
+                del self._depths[thread]
+                self._changed.notify_all()
 
     def begin(self) -> None:
-        """Wait until no other thread forks or holds one of the locks."""
-        self._one_at_a_time.acquire()
-        # Blocking, since threads that use a lock often would win against repeated attempts for ever.
-        self._held = [lock for lock in self._copy_of_locks() if lock.acquire(timeout=MAX_WAIT_S)]
-
-    def _copy_of_locks(self) -> list[threading.Lock]:
-        while True:
-            try:
-                return list(self._locks)
-            except RuntimeError:  # another thread has added one meanwhile
-                continue
+        """Wait until no other thread forks or holds a lock, and keep it so until ``end``."""
+        self._changed.acquire()
+        while self._is_pending:
+            self._changed.wait()
+        self._is_pending = True
+        while self._depths.keys() - {threading.get_ident()}:
+            self._changed.wait()
 
     def end(self) -> None:
-        """Release the locks, in the process that forked and in its child."""
-        for lock in self._held:
-            lock.release()
-        self._held = []
-        self._one_at_a_time.release()
+        """Let other threads go on, in the process that forked and in its child."""
+        self._is_pending = False
+        self._changed.notify_all()
+        self._changed.release()
 
 
-_FORK: Final = _Fork()
+_FORKS: Final = _Forks()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_FORK.begin, after_in_parent=_FORK.end, after_in_child=_FORK.end)
+    os.register_at_fork(before=_FORKS.begin, after_in_parent=_FORKS.end, after_in_child=_FORKS.end)
 
 
-def lock_held_at_forks() -> threading.Lock:
-    """Return a new lock for state of the whole process, which a thread that forks waits for and holds."""
-    lock = threading.Lock()
-    _FORK.add(lock)
-    return lock
+@final
+class ForkSafeLock:
+    """A lock for state of the whole process, which is free or of the forking thread during a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        _FORKS.enter()
+        try:
+            self._lock.acquire()
+        except BaseException:  # Ctrl-C while it waits
+            _FORKS.leave()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+        _FORKS.leave()
 
 
-IMPORTING: Final = lock_held_at_forks()
+IMPORTING: Final = ForkSafeLock()
 """Held by threads of this package that import a module: the interpreter's lock of a module whose import has
 begun in another thread would never be released in the child."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 from accelera.settings import current_value
 
 logger = logging.getLogger("accelera")
-_LOCK = lock_held_at_forks()
+_LOCK = ForkSafeLock()
 
 
 def configure_logging() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import final
 from weakref import WeakSet
 
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 
 
 @final
@@ -22,7 +22,7 @@ class ThreadLimits:
     """
 
     def __init__(self, on_lifted: Callable[[], None]) -> None:
-        self.lock = lock_held_at_forks()
+        self.lock = ForkSafeLock()
         """Held while limits change and are applied."""
         self._limits: list[tuple[int, int]] = []
         self._on_lifted = on_lifted

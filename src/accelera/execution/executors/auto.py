@@ -17,7 +17,7 @@ from accelera.execution.hardware.cpu_share import cores_here, process_share
 from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of, name_of
 from accelera.execution.tasks.queue import TaskQueue
 from accelera.execution.tasks.run import run_lane
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 
 if TYPE_CHECKING:
     from accelera.execution.executors.processes.executor import ProcessesExecutor
@@ -57,7 +57,7 @@ class AutoCpuExecutor(Closeable):
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
         self._probes: LruDict[str, LockProbe] = LruDict(FUNCTIONS_KEPT)
-        self._lock = lock_held_at_forks()
+        self._lock = ForkSafeLock()
 
     def __repr__(self) -> str:
         return f"AutoCpuExecutor({self.workers})"

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 
 SAMPLE_PERIOD_S: Final = 3e-3
 """Seconds between two samples until the answer is known."""
@@ -74,7 +74,7 @@ class LockProbe:
     """Samples of the interpreter lock, and the cores that threads used, for one function. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = lock_held_at_forks()
+        self._lock = ForkSafeLock()
         self.reported = False
         """Whether the log recommended processes already."""
         self._samples = self._waits = 0.0

@@ -14,7 +14,7 @@ from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import WINDOW
 from accelera.execution.strategy.strategy import StrategyKind
 from accelera.extras import needed_for
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -144,7 +144,7 @@ class _Meters:
         self._memory_sources: dict[str, list[_MemorySource]] = {}
         self._devices: dict[str, tuple[Counter, Counter]] = {}
         self._recent: deque[bool] = deque(maxlen=WINDOW)
-        self._lock = lock_held_at_forks()
+        self._lock = ForkSafeLock()
 
     def watch_memory(self, device: str, memory_available: Callable[[], int]) -> None:
         """Tell the free memory of ``device``; of several of one name the least."""
@@ -184,7 +184,7 @@ class _Meters:
             self._rate.set(sum(self._recent) / len(self._recent))
 
 
-_LOCK = lock_held_at_forks()
+_LOCK = ForkSafeLock()
 _METERS: WeakKeyDictionary[CollectorRegistry, _Meters] = WeakKeyDictionary()
 
 

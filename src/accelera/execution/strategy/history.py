@@ -22,7 +22,7 @@ from accelera.execution.hardware.capabilities import HardwareCapabilities, model
 from accelera.execution.kernel import key_of
 from accelera.execution.strategy.rates import DeviceRates, RateEstimate, RateModel
 from accelera.execution.strategy.strategy import Decision
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 from accelera.settings import cache_folder
 
 _LIBRARIES = ("accelera", "numpy", "scipy", "torch")
@@ -157,7 +157,7 @@ class PerformanceHistory:
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lock = lock_held_at_forks()
+        self.lock = ForkSafeLock()
         """Held while something is changed."""
         self.begun: set[tuple[str, str]] = set()
         """Keys of functions and models of the GPUs on which they have run in this process."""

@@ -8,7 +8,7 @@ import sysconfig
 from importlib.machinery import ModuleSpec
 from typing import Final, final
 
-from accelera.fork_locks import lock_held_at_forks
+from accelera.fork_locks import ForkSafeLock
 
 
 @final
@@ -16,7 +16,7 @@ class ReloadCounter:
     """Counts how often modules of the program were imported again: each import makes a new ``__spec__``."""
 
     def __init__(self) -> None:
-        self._lock = lock_held_at_forks()
+        self._lock = ForkSafeLock()
         self._specs: dict[str, ModuleSpec] = {}
         self._last_seen: tuple[int, str] | None = None
         self._count = 0
