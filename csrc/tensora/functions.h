@@ -322,6 +322,7 @@ T random_permutation(const Draw& draw, int64_t n);
 inline T lower_mask(int64_t rows, int64_t columns, int64_t diagonal) {
     const DeviceScope scope(cpu);
     const T mask = Tensor::empty({rows, columns}, DType::bool_);
+    if (mask->storage()->lacks_contents()) return mask;
     for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < columns; ++j) mask->data<bool>()[i * columns + j] = j - i <= diagonal;
     return mask;

@@ -122,11 +122,15 @@ class Training:
 
     def step(self) -> float:
         """Take a step; the loss."""
+        return float(self.step_without_reads())
+
+    def step_without_reads(self) -> Any:
+        """Take a step that reads no contents; the loss as a tensor."""
         self.optimizer.zero_grad()
         loss = functional.cross_entropy(self.network(self.data), self.classes)
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss
 
 
 @contextmanager

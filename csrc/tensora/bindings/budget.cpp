@@ -117,6 +117,7 @@ void bind_budget(nb::module_& module) {
         .def_ro("high_bytes", &StepReport::high_bytes)
         .def_ro("spilled_bytes", &StepReport::spilled_bytes)
         .def_ro("needed_bytes", &StepReport::needed_bytes)
+        .def_ro("refusal", &StepReport::refusal)
         .def_ro("reruns", &StepReport::reruns);
     nb::class_<PlanHandle>(module, "StepPlan",
                            "What a step does besides its operations; made by StepBudget.");

@@ -293,6 +293,7 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
     nested.look(contents, 0);
     const DType type = dtype ? *dtype : nested.dtype.value_or(default_float());
     const T result = Tensor::empty(nested.shape, type);
+    if (result->storage()->lacks_contents()) return result;
     char* place = result->bytes();
     fill(contents, type, place);
     return result;

@@ -231,12 +231,13 @@ void bind_jit(nb::module_& module) {
         "Gradients of leaves, before their hooks; None where nothing leads to a leaf. The graph is kept.");
     module.def("uses_of", uses_of, "How many operations that lead to the outputs read each leaf.");
     module.def(
-        "peek",
-        [](const T& x) {
+        "holds",
+        [](const T& condition) {
             const Capture::Pause pause;
-            return scalar_to_python(*x);
+            return condition->storage()->lacks_contents() || nb::cast<bool>(scalar_to_python(*condition));
         },
-        "The one element, for a check of what was given: of a captured function it is made once.");
+        "Whether a condition of arguments is true: of a captured function it is checked once, and contents "
+        "that were not computed pass.");
     module.def(
         "address",
         [](const T& x) {

@@ -135,6 +135,7 @@ void bind_creation(nb::module_& module) {
     module.def("from_buffer", from_buffer);
     module.def("arange", [](int64_t n) {
         const T result = Tensor::empty({n}, DType::i64);
+        if (result->storage()->lacks_contents()) return result;
         int64_t* const data = result->data<int64_t>();
         parallel_for(n, grain, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) data[i] = i;

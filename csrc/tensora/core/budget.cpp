@@ -70,6 +70,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     follows_ = bool(plan_);
     for (Storage* storage : residents_) storage->house()->last_use = -1;
     report_.peak_bytes = used_bytes();
+    if (used_bytes() > room_) note_refusal("tensors hold more before the step");
 }
 
 void StepBudget::end() {
@@ -77,6 +78,7 @@ void StepBudget::end() {
     const Lock lock(*this);
     unpin_all();
     born_.clear();
+    return_withheld();
     if (follows_ && log_->operations.size() != plan_->log->operations.size())
         depart(text("it ended after ", log_->operations.size(), " operations, not ",
                     plan_->log->operations.size()));
@@ -87,6 +89,7 @@ void StepBudget::end() {
     for (size_t v = 0; v < held_.size(); ++v) {
         Storage* const storage = held_[v].storage;
         if (!storage || is_present(int32_t(v)) || !storage->house() || storage->house()->slot >= 0) continue;
+        if (storage->house()->contents == Contents::missing) continue;
         try {
             restore(*storage);
         } catch (...) {
@@ -95,6 +98,7 @@ void StepBudget::end() {
     }
     thread_state.budget = nullptr;
     active.store(nullptr);
+    const int64_t outliving = outliving_bytes();
     held_.clear();
     recipes_.clear();
     forms_.clear();
@@ -106,6 +110,7 @@ void StepBudget::end() {
     }
     move_to_end();
     report_.spilled_bytes += store_->written_bytes();
+    if (!report_.refusal.empty()) report_.high_bytes = outliving;
     if (error) std::rethrow_exception(error);
 }
 
@@ -133,7 +138,7 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
         house.place = take_planned(nbytes);
     else if (follows_ || rerunning_)
         house.place = place_by_plan(house, nbytes, in_piece);
-    if (house.place < 0) house.place = place_anywhere(nbytes);
+    if (house.place < 0 && !find_place(storage, nbytes)) return log_allocation(storage, nbytes, in_piece);
     house.last_use = int64_t(log_->operations.size());
     house.index = int32_t(residents_.size());
     residents_.push_back(&storage);
@@ -143,17 +148,6 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
     else if (!packing_)
         log_allocation(storage, nbytes, in_piece);
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
-}
-
-void StepBudget::refuse(int64_t nbytes) {
-    int64_t pinned = 0;
-    for (Storage* storage : residents_) pinned += storage->block_bytes();
-    report_.needed_bytes = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
-    const char* const name = log_->operations.empty() ? "" : log_->operations.back().name;
-    fail(Kind::memory, "budget: '", name, "' needs ", nbytes, " bytes more; ", used_bytes(),
-         " of the step's ", room_,
-         " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
-         arena_.ranges.largest_gap());
 }
 
 int64_t StepBudget::place_anywhere(int64_t nbytes) {
@@ -228,6 +222,7 @@ void StepBudget::ended(Storage& storage) {
     const Lock lock(*this);
     House& house = *storage.house();
     let_go(storage);
+    if (house.contents == Contents::withheld) std::erase(withheld_, &storage);
     if (house.index >= 0) {
         residents_.back()->house()->index = house.index;
         std::swap(residents_[size_t(house.index)], residents_.back());
@@ -311,9 +306,13 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
             if (std::find(reads.begin(), reads.end(), value) == reads.end()) reads.push_back(value);
         }
     movable_ = true;  // no address of a block is in use before the kernel of the operation begins
+    creates_ = !call && operands.size() == 0;
+    computes_ = report_.refusal.empty() || ((call || creates_) && can_compute(operands));
     try {
-        bring_operands(name, operands);
+        if (computes_) bring_operands(name, operands);
         open_workspace(number);
+    } catch (const Refusal&) {
+        computes_ = false;
     } catch (...) {
         movable_ = false;
         --depth_;  // it does not begin

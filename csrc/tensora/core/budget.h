@@ -118,8 +118,14 @@ struct StepReport {
     int64_t low_top_bytes = 0;  ///< end of the highest block that ended with the step
     int64_t high_bytes = 0;     ///< of the part for blocks that outlive the step
     int64_t spilled_bytes = 0;
-    int64_t needed_bytes = 0;  ///< of a step that did not fit
+    int64_t needed_bytes = 0;  ///< by the operation that did not fit
+    std::string refusal;       ///< why the step did not fit; empty if it did
     int64_t reruns = 0;
+};
+
+/// An operation does not fit the budget of its step.
+struct Refusal : Error {
+    using Error::Error;
 };
 
 /// Training steps inside a limit of bytes. Between `begin` and `end` all tensors of the thread on one device
@@ -131,7 +137,8 @@ class StepBudget final : public Counted {
     StepBudget(int64_t capacity, std::string spill_folder, Device device);
     ~StepBudget() override;
 
-    /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null.
+    /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null. With
+    /// too little room for what is there already it is refused, and recorded for its shapes alone.
     void begin(int64_t room, std::shared_ptr<const StepPlan> plan);
     void end();
 
@@ -167,8 +174,12 @@ class StepBudget final : public Counted {
     void before_write(Storage& storage);
     void begin_operation(const char* name, std::initializer_list<std::span<const T>> operands,
                          const Call* call);
-    /// From here on the operation's kernel has addresses.
-    void kernel_begins() { movable_ = movable_ && depth_ > 1; }
+    /// Run the kernel of the running operation, if there are contents to compute with.
+    void run_kernel(const std::function<void()>& kernel);
+    /// Raise if the running operation has no contents to compute with.
+    void require_contents();
+    /// Raise as the contents of a tensor that is not of the arena are read.
+    [[noreturn]] static void refuse_withheld();
     void end_operation(bool failed);
     void note_write(Storage& storage);
 
@@ -298,7 +309,16 @@ class StepBudget final : public Counted {
     void unpin_all();
     void fetch_filed();
     void move_to_end();
-    void refuse(int64_t nbytes);
+    [[noreturn]] void refuse(int64_t nbytes);
+    void note_refusal(const std::string& why);
+    [[noreturn]] void refuse_contents(const Storage& storage) const;
+    bool can_compute(std::initializer_list<std::span<const T>> operands) const;
+    bool find_place(Storage& storage, int64_t nbytes);
+    void lose_results();
+    void bound_workspace(StepOperation& operation) const;
+    void withhold(Storage& storage);
+    void return_withheld();
+    int64_t outliving_bytes() const;
 
     const Device device_;
     Arena arena_;
@@ -318,6 +338,11 @@ class StepBudget final : public Counted {
     bool rerunning_ = false;
     bool packing_ = false;
     bool movable_ = false;  ///< no kernel has the address of any block
+    bool computes_ = true;  ///< the running operation has contents to compute with
+    bool creates_ = false;  ///< it makes a tensor that its caller fills
+    bool kernel_runs_ = false;
+    std::vector<Storage*> withheld_;  ///< of the arena
+    std::vector<Ref<Storage>> withheld_outside_;
     const Call* call_ = nullptr;
     double began_ = 0, waited_ = 0;
     Workspace workspace_;

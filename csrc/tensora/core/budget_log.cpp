@@ -31,6 +31,7 @@ int32_t StepBudget::value_of(Storage& storage) {
 void StepBudget::note_write(Storage& storage) {
     const Lock lock(*this);
     if (depth_ != 1) return;
+    if (!computes_) withhold(storage);
     uses_.writes.push_back(value_of(storage));
 }
 
@@ -54,6 +55,7 @@ void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece)
 void StepBudget::finish_log(StepOperation& operation) {
     name_births();
     measure_workspace(operation);
+    if (call_ && !computes_) bound_workspace(operation);
     if (call_) {
         operation.flops = cost_of(*call_).flops;
         note_masks(*call_);

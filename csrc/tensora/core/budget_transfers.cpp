@@ -179,6 +179,7 @@ void StepBudget::unpack(Storage& storage) {
 void StepBudget::reach(Storage& storage) {
     const Ref<StepBudget> kept(this);  // the storage may be the last to know of it
     const Lock lock(*this);
+    if (storage.house()->contents != Contents::computed) refuse_contents(storage);
     if (storage.is_here()) return;
     if (storage.house()->passage == Passage::coming) return end_restore(storage);
     if (here() == this || storage.house()->slot < 0) {

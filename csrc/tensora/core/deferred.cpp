@@ -79,6 +79,7 @@ class Program {
                 const RoleScope role(step.result->role_);
                 step.storage = Storage::allocate(size * size_of(step.result->dtype()));
             }
+        recorded.require_contents();
         run_loop();
         for (const T& leaf : tensors_) recorded.read(*leaf->storage());
         recorded.cost({double(size) * double(steps_.size()), 0});

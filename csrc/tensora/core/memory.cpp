@@ -363,14 +363,14 @@ Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
     const Ref<Storage> storage(make(0));
     storage->nbytes_ = nbytes;
     storage->device_ = budget.device();
-    storage->at_hand_ = budget.device().is_cpu();
     if (!budget.device().is_cpu()) storage->stream_ = cuda::current_stream(budget.device().index);
     storage->house_ = std::make_unique<House>();
     storage->house_->budget = Ref<StepBudget>(&budget);
     budget.place(*storage, counted);
+    storage->at_hand_ = storage->data_ && budget.device().is_cpu();
     storage->size_class_ = in_arena;
     try {
-        counts_of(storage->device_).take(counted, role);
+        if (storage->data_) counts_of(storage->device_).take(counted, role);
     } catch (...) {
         storage->data_ = nullptr;  // so that nothing is uncounted
         throw;
@@ -419,8 +419,12 @@ void Storage::leave_arena(const std::function<void(char*)>& fill) {
     house_.reset();
 }
 
-void Storage::reach_data() const {
-    if (house_ && device_.is_cpu()) return house_->budget->reach(const_cast<Storage&>(*this));
+char* Storage::reach_data() const {
+    if (house_ && device_.is_cpu()) {
+        house_->budget->reach(const_cast<Storage&>(*this));
+        return house_ && house_->small ? house_->small.get() : data_;
+    }
+    if (device_.is_cpu()) StepBudget::refuse_withheld();
     fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),
          " are asked for on the CPU; copy it there with .to('cpu')");
 }

@@ -83,6 +83,13 @@ enum class Passage : uint8_t {
     coming    ///< they are being read, and are not there yet
 };
 
+/// Contents of a storage in a step that does not fit its budget (see core/budget_shapes.cpp).
+enum class Contents : uint8_t {
+    computed,
+    withheld,  ///< an operation that writes them did not run; readable again when the step ends
+    missing    ///< the operation that makes them did not run
+};
+
 /// Where a storage is in the arena of a budget.
 struct House {
     Ref<StepBudget> budget;
@@ -95,6 +102,8 @@ struct House {
     int32_t index = -1;        ///< among the arena's residents
     int16_t in_workspace = 0;  ///< 1: the caller's; from 2: that of a thread of the pool
     Passage passage = Passage::none;
+    Contents contents = Contents::computed;
+    std::unique_ptr<char[]> small;  ///< contents of a few bytes, made while the step had no memory left
 };
 
 /// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
@@ -117,7 +126,7 @@ class Storage final : public Counted {
     /// The memory of a storage on the CPU.
     char* data() const {
         if (!at_hand_) [[unlikely]]
-            reach_data();
+            return reach_data();
         return data_;
     }
     /// The memory of a storage on a CUDA device, for what comes next on the thread's stream.
@@ -148,7 +157,9 @@ class Storage final : public Counted {
     Recorded captured;  ///< the same, of a program that is captured; a place of -1: born there
     House* house() const { return house_.get(); }
     /// Whether the contents are where operations find them.
-    bool is_here() const { return !house_ || (data_ && house_->passage != Passage::coming); }
+    bool is_here() const { return !house_ || house_->small || (data_ && house_->passage != Passage::coming); }
+    /// Whether the contents were not computed, as the step does not fit its budget.
+    bool lacks_contents() const { return house_ && house_->contents != Contents::computed; }
     /// Whether another library sees the memory, and may write to it unseen.
     bool lent() const { return lent_; }
     void set_lent() { lent_ = true; }
@@ -162,7 +173,7 @@ class Storage final : public Counted {
     static char* take_on_device(Device device, int64_t counted, Role role);
     Ref<Storage> hold(char* data, int64_t nbytes, int16_t size_class, Role role);
     static Ref<Storage> allocate_in(StepBudget& budget, int64_t nbytes);
-    void reach_data() const;
+    char* reach_data() const;
     friend class StepBudget;
     /// The block is at `data` of the arena, with the contents in it or soon; or (null) there is none.
     void move(char* data, bool complete = true);
@@ -287,11 +298,22 @@ class RecordedStep {
     RecordedStep(const char* op, std::vector<T>&& operands) = delete;  // they must outlive the step
     ~RecordedStep() noexcept(false);                                   // a disk may be full
     RecordedStep(const RecordedStep&) = delete;
+    /// Run the kernel, unless the step does not fit its budget and goes on for its shapes alone.
+    template <typename Kernel>
+    void compute(const Kernel& kernel) const {
+        if (budget_) [[unlikely]]
+            return compute_in_budget(kernel);
+        kernel();
+    }
+    /// Raise if `compute` would not run the kernel.
+    void require_contents() const;
     void read(Storage& storage) const;
     void write(Storage& storage) const;
     void cost(const Cost& cost) { cost_ = cost; }
 
   private:
+    void compute_in_budget(const std::function<void()>& kernel) const;
+
     bool active_;
     StepBudget* budget_;
     int exceptions_;

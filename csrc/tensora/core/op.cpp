@@ -184,17 +184,17 @@ void compute(Call& call, Device device) {
     Capture* const capture = Capture::here();
     std::optional<PeakGauge> workspace;
     const Capture::Pause pause;
+    if (StepBudget::here() && !StepBudget::covers(device)) [[unlikely]]
+        step.require_contents();
     if (!device.is_cpu() && !op.cuda) {
         compute_on_host(call, device);
     } else {
         const DeviceScope scope(device);
         for (int i = 0; i < op.outputs; ++i)
             call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
-        if (StepBudget::covers(device)) [[unlikely]]
-            StepBudget::here()->kernel_begins();
         if (capture) [[unlikely]]
             workspace.emplace();
-        device.is_cpu() ? op.cpu(call) : op.cuda(call);
+        step.compute([&] { device.is_cpu() ? op.cpu(call) : op.cuda(call); });
     }
     if (capture) [[unlikely]]
         capture->add(call, workspace ? workspace->nbytes() : 0);

@@ -106,6 +106,9 @@ struct Op {
     double flops_per_element = 1;
     /// Instead of `flops_per_element`, where it depends on shapes.
     Cost (*cost)(const Call&) = nullptr;
+    /// Bound of the bytes that the CPU's kernel allocates and frees again. Null: `tensor_bytes` and some
+    /// more, for an elementwise operation those of inputs that it converts.
+    int64_t (*workspace)(const Call&) = nullptr;
 
     /// Loops of an elementwise operation, found when it is entered.
     const LoopRow* loops = nullptr;
@@ -121,6 +124,8 @@ const Op& enter(const Op& op);
 const std::vector<const Op*>& table();
 const Op& op_named(const char* name);
 Cost cost_of(const Call& call);
+/// Bytes of all inputs and outputs, halves as float32.
+int64_t tensor_bytes(const Call& call);
 
 /// The device of an operation: the CUDA device of its inputs, to which the others come, or the CPU.
 Device device_of(const Op& op, std::span<const T> inputs);

@@ -118,6 +118,15 @@ RecordedStep::~RecordedStep() noexcept(false) {
     recorder().end_step(op_, cost_, now() - began_);
 }
 
+void RecordedStep::compute_in_budget(const std::function<void()>& kernel) const {
+    budget_->run_kernel(kernel);
+}
+
+void RecordedStep::require_contents() const {
+    if (budget_) [[unlikely]]
+        budget_->require_contents();
+}
+
 void RecordedStep::read(Storage& storage) const {
     if (!active_ || !is_recording()) return;
     const std::lock_guard lock(recorder().mutex);

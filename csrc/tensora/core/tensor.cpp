@@ -94,6 +94,7 @@ T Tensor::full(const Dims& shape, DType dtype, C128 value) {
         return result;
     }
     T result = empty(shape, dtype);
+    if (result->storage()->lacks_contents()) return result;
     visit(dtype, [&]<typename E>(Tag<E>) {
         const E element = is_integer<E> ? cast_value<E>(int64_t(value.real())) : cast_value<E>(value);
         std::fill_n(result->data<E>(), result->size(), element);

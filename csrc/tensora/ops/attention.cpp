@@ -468,6 +468,19 @@ void attention_kernel(Call& call) {
     if (out != call.out[0]) copy_elements(*out, *call.out[0]);
 }
 
+/// Of a head: keys and values padded or transposed in blocks, and `scores` blocks of scores.
+int64_t thread_elements(const Shapes& shapes, int64_t scores) {
+    const int64_t width = rounded(shapes.width, 16) + rounded(shapes.value_width, 16);
+    return rounded(shapes.keys, key_block) / key_block * key_line * width + shapes.keys * width +
+           query_block * (scores * key_line + 2 * width) + 8 * (key_line + width);
+}
+
+int64_t attention_workspace(const Call& call, int64_t scores, int64_t sums) {
+    const Shapes shapes(call.input(0), call.input(1), call.input(2), call.params);
+    const int64_t each = std::max<int64_t>(4, size_of(call.input().dtype()));
+    return tensor_bytes(call) + (sums + thread_count() * thread_elements(shapes, scores)) * each;
+}
+
 Cost attention_cost(const Call& call, double products) {
     const Dims &q = call.input(0).shape(), &k = call.input(1).shape(), &v = call.input(2).shape();
     const double pairs = double(q[0] * q[1] * q[2]) * double(k[2]) * (call.params.flag ? 0.5 : 1);
@@ -487,18 +500,20 @@ void attention_vjp(Backward& c) {
 }
 
 /// Outputs: the result, and for each query the logarithm of the sum of its e^score, which has no gradient.
-const Op& attention_op = enter({.name = "attention",
-                                .family = Family::fused,
-                                .arity = -1,
-                                .outputs = 2,
-                                .types = floats,
-                                .rule = attention_rule,
-                                .cpu = attention_kernel,
-                                .cuda = cuda::attention,
-                                .vjp = attention_vjp,
-                                .saves = in0 | in1 | in2 | in3 | out0 | out1,
-                                .autocast = Precision::lower,
-                                .cost = [](const Call& call) { return attention_cost(call, 2); }});
+const Op& attention_op =
+    enter({.name = "attention",
+           .family = Family::fused,
+           .arity = -1,
+           .outputs = 2,
+           .types = floats,
+           .rule = attention_rule,
+           .cpu = attention_kernel,
+           .cuda = cuda::attention,
+           .vjp = attention_vjp,
+           .saves = in0 | in1 | in2 | in3 | out0 | out1,
+           .autocast = Precision::lower,
+           .cost = [](const Call& call) { return attention_cost(call, 2); },
+           .workspace = [](const Call& call) { return attention_workspace(call, 1, 0); }});
 
 void backward_rule(Call& call) {
     check_inputs(call, 6);
@@ -520,6 +535,13 @@ void backward_kernel(Call& call) {
     outs[0]->dtype() == DType::f64 ? run_in(Tag<double>()) : run_in(Tag<float>());
     for (int i = 0; i < 3; ++i)
         if (outs[i] != call.out[i]) copy_elements(*outs[i], *call.out[i]);
+}
+
+int64_t backward_workspace(const Call& call) {
+    const Shapes shapes(call.input(0), call.input(1), call.input(2), call.params);
+    const int64_t width = rounded(shapes.width, 16) + rounded(shapes.value_width, 16);
+    return attention_workspace(call, 2,
+                               shapes.batch * shapes.key_heads * Parts(shapes).count * shapes.keys * width);
 }
 
 T last_sum(const T& x) { return sum(x, {x->dims() - 1}, true); }
@@ -581,7 +603,8 @@ const Op& attention_backward_op = enter({.name = "attention_backward",
                                          .cuda = cuda::attention_backward,
                                          .vjp = backward_vjp,
                                          .saves = in0 | in1 | in2 | in3 | 1 << 6,
-                                         .cost = [](const Call& call) { return attention_cost(call, 5); }});
+                                         .cost = [](const Call& call) { return attention_cost(call, 5); },
+                                         .workspace = backward_workspace});
 
 std::vector<T> with_mask(std::vector<T> inputs, const T& mask) {
     if (mask) inputs.push_back(mask);

@@ -348,6 +348,9 @@ void conv_kernel(Call& call) {
         call, [&]<typename E>(const T& out, Tag<E>) { run_pass(forward_pass<E>(g, x, weight, bias, out)); });
 }
 
+/// Copies of the tensors, sums of parts of the kernel's gradient, and blocks of each thread.
+int64_t conv_workspace(const Call& call) { return 2 * tensor_bytes(call) + thread_count() * (16 << 10); }
+
 Cost conv_cost(const Dims& y, const Dims& weight, const Call& call) {
     double bytes = double(call.made[0].shape.product() * size_of(call.made[0].dtype));
     for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
@@ -381,7 +384,8 @@ const Op& conv_op = enter(
      .vjp = conv_vjp,
      .saves = in0 | in1,
      .autocast = Precision::lower,
-     .cost = [](const Call& call) { return conv_cost(call.made[0].shape, call.input(1).shape(), call); }});
+     .cost = [](const Call& call) { return conv_cost(call.made[0].shape, call.input(1).shape(), call); },
+     .workspace = conv_workspace});
 
 void conv_input_rule(Call& call) {
     const Dims &y = call.input(0).shape(), &weight = call.input(1).shape();
@@ -416,7 +420,8 @@ const Op& conv_input_op = enter(
          },
      .saves = in0 | in1,
      .autocast = Precision::lower,
-     .cost = [](const Call& call) { return conv_cost(call.input(0).shape(), call.input(1).shape(), call); }});
+     .cost = [](const Call& call) { return conv_cost(call.input(0).shape(), call.input(1).shape(), call); },
+     .workspace = conv_workspace});
 
 void conv_weight_rule(Call& call) {
     const Dims &x = call.input(0).shape(), &y = call.input(1).shape();
@@ -450,7 +455,8 @@ const Op& conv_weight_op = enter(
              c.give(1, [&] { return convolved(c.input(0), c.grad(), c.params()); });
          },
      .saves = in0 | in1,
-     .cost = [](const Call& call) { return conv_cost(call.input(1).shape(), call.made[0].shape, call); }});
+     .cost = [](const Call& call) { return conv_cost(call.input(1).shape(), call.made[0].shape, call); },
+     .workspace = conv_workspace});
 
 /// The parameters with other extents behind the dilations.
 Params wishing(const Params& given, const Dims& extents) {

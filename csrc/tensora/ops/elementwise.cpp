@@ -126,7 +126,7 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
         capture->add_write(op, inputs, no_params, out);
     const Capture::Pause pause;
     RecordedStep step(op.name, {inputs, {&written, 1}});
-    run_loop(call, out, loop_type(call));
+    step.compute([&] { run_loop(call, out, loop_type(call)); });
     if (is_recording() || StepBudget::here()) {
         for (const T& input : inputs) step.read(*input->storage());
         step.write(*out.storage());

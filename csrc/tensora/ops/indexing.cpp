@@ -76,9 +76,9 @@ bool is_any_recorded(std::initializer_list<T> readers) {
 template <typename Fill>
 T filled_copy(const T& index, Fill fill) {
     const DeviceScope scope(index->device());
+    const RecordedStep step("index", {{&index, 1}});
     const T result = Tensor::empty(index->shape(), DType::i64);
-    const RecordedStep step("index", {{&index, 1}, {&result, 1}});
-    fill(*result);
+    step.compute([&] { fill(*result); });
     step.read(*index->storage());
     step.write(*result->storage());
     return result;
@@ -113,6 +113,7 @@ T checked_index(const T& given, int64_t extent, const char* op, std::initializer
         return run(wrap_index_op, params, given);
     }
     const T index = contiguous(cast(given, DType::i64));
+    if (index->storage()->lacks_contents()) return index;
     if (keeps) return wrapped_copy(index, extent, op);
     const int64_t* const values = index->data<int64_t>();
     bool negative = false;
@@ -262,6 +263,9 @@ const Op& take_add_op =
 /// repeats.
 T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
     if (Capture::here()) Capture::here()->refuse_read(*index, "the gradient of an assignment");
+    Dims shape = index->shape();
+    for (int i = 0; i < behind; ++i) shape.push_back(1);
+    if (index->storage()->lacks_contents()) return cast(reshape(equal(index, index), shape), dtype);
     const CheckedPlaces at(index, extent, "put");
     std::vector<int64_t> last(size_t(extent), -1);
     bool repeats = false;
@@ -274,8 +278,6 @@ T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
     const DeviceScope scope(cpu);
     const T mask = Tensor::empty({index->size()}, DType::bool_);
     for (int64_t i = 0; i < index->size(); ++i) mask->data<bool>()[i] = last[size_t(at[i])] == i;
-    Dims shape = index->shape();
-    for (int i = 0; i < behind; ++i) shape.push_back(1);
     return cast(reshape(mask, shape), dtype);
 }
 
@@ -725,7 +727,7 @@ void write_in_place(const T& target, const T& given, const char* op) {
         }
         const Capture::Pause pause;
         const RecordedStep step(op, {{&source, 1}, {&target, 1}});
-        copy_elements(*source, *target);
+        step.compute([&] { copy_elements(*source, *target); });
         step.read(*source->storage());
         step.write(*target->storage());
     }

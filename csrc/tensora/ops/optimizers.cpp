@@ -98,19 +98,21 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
               const SgdStep& options) {
     const GradMode off(false);
     const RecordedStep recorded("sgd_step", {params, grads, buffers});
-    const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
-    check_states("sgd_step", params, buffers);
-    const auto on_cpu = split_by_device(params, [&](size_t i) {
-        cuda::sgd_step(*params[i], *given[i], buffers.empty() ? nullptr : buffers[i].get(), options);
+    recorded.compute([&] {
+        const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
+        check_states("sgd_step", params, buffers);
+        const auto on_cpu = split_by_device(params, [&](size_t i) {
+            cuda::sgd_step(*params[i], *given[i], buffers.empty() ? nullptr : buffers[i].get(), options);
+        });
+        over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
+            SgdStep step = options;
+            step.param = params[i]->bytes();
+            step.grad = given[i]->bytes();
+            step.buffer = buffers.empty() ? nullptr : buffers[i]->bytes();
+            row_loops(params[i]->dtype()).sgd(step, begin, end);
+        });
+        note_read(recorded, given);
     });
-    over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
-        SgdStep step = options;
-        step.param = params[i]->bytes();
-        step.grad = given[i]->bytes();
-        step.buffer = buffers.empty() ? nullptr : buffers[i]->bytes();
-        row_loops(params[i]->dtype()).sgd(step, begin, end);
-    });
-    note_read(recorded, given);
     note_written(recorded, params);
     note_written(recorded, buffers);
 }
@@ -119,26 +121,29 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
                const AdamStep& options) {
     const GradMode off(false);
     const RecordedStep recorded("adam_step", {params, grads, states.means, states.squares, states.largest});
-    const std::vector<T> given = contiguous_grads("adam_step", params, grads);
-    for (const auto* each : {&states.means, &states.squares, &states.largest})
-        check_states("adam_step", params, *each);
-    require(states.means.size() == params.size() && states.squares.size() == params.size(),
-            "adam_step: means and squares are needed for each parameter");
-    const auto on_cpu = split_by_device(params, [&](size_t i) {
-        const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
-        cuda::adam_step(
-            {params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most}, options);
+    recorded.compute([&] {
+        const std::vector<T> given = contiguous_grads("adam_step", params, grads);
+        for (const auto* each : {&states.means, &states.squares, &states.largest})
+            check_states("adam_step", params, *each);
+        require(states.means.size() == params.size() && states.squares.size() == params.size(),
+                "adam_step: means and squares are needed for each parameter");
+        const auto on_cpu = split_by_device(params, [&](size_t i) {
+            const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
+            cuda::adam_step(
+                {params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most},
+                options);
+        });
+        over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
+            AdamStep step = options;
+            step.param = params[i]->bytes();
+            step.grad = given[i]->bytes();
+            step.mean = states.means[i]->bytes();
+            step.square = states.squares[i]->bytes();
+            step.most = states.largest.empty() ? nullptr : states.largest[i]->bytes();
+            row_loops(params[i]->dtype()).adam(step, begin, end);
+        });
+        note_read(recorded, given);
     });
-    over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
-        AdamStep step = options;
-        step.param = params[i]->bytes();
-        step.grad = given[i]->bytes();
-        step.mean = states.means[i]->bytes();
-        step.square = states.squares[i]->bytes();
-        step.most = states.largest.empty() ? nullptr : states.largest[i]->bytes();
-        row_loops(params[i]->dtype()).adam(step, begin, end);
-    });
-    note_read(recorded, given);
     for (const auto* each : {&params, &states.means, &states.squares, &states.largest})
         note_written(recorded, *each);
 }
@@ -183,13 +188,8 @@ T finite_of(const T& grad) {
     return logical_and(isfinite(run(op_named("max"), all, grad)), isfinite(run(op_named("min"), all, grad)));
 }
 
-}  // namespace
-
-bool unscale(const std::vector<T>& grads, double factor) {
-    const GradMode off(false);
-    const AutocastPause as_given;
-    const RecordedStep recorded("unscale", {grads});
-    std::vector<T> together;
+/// What `unscale` does; `together` are the gradients that it multiplies itself.
+bool unscale_now(const std::vector<T>& grads, double factor, std::vector<T>& together) {
     std::vector<T> flags;  // one for each device, so that it is waited for once
     for (const T& grad : grads) {
         check_writable(*grad, "unscale");
@@ -212,9 +212,21 @@ bool unscale(const std::vector<T>& grads, double factor) {
         if (!scale_range(*together[i], begin, end, float(factor)))
             finite.store(false, std::memory_order_relaxed);
     });
-    note_written(recorded, together);
     for (const T& flag : flags)
         if (!*to_device(flag, cpu)->data<bool>()) finite = false;
+    return finite;
+}
+
+}  // namespace
+
+bool unscale(const std::vector<T>& grads, double factor) {
+    const GradMode off(false);
+    const AutocastPause as_given;
+    const RecordedStep recorded("unscale", {grads});
+    std::vector<T> together;
+    bool finite = true;  // of a step without contents as well: its plan is that of the common case
+    recorded.compute([&] { finite = unscale_now(grads, factor, together); });
+    note_written(recorded, together);
     return finite;
 }
 

@@ -167,7 +167,7 @@ class Generator:
             chances = chances if shape is None else native.expand(chances, _shape(shape))
         else:
             chances = native.asarray(float(p), native.dtype.float64)
-        if not native.peek(native.all(native.logical_and(chances >= 0, chances <= 1))):
+        if not native.holds(native.all(native.logical_and(chances >= 0, chances <= 1))):
             raise ValueError("bernoulli: probabilities below 0 or above 1, or NaN")
         wanted = tuple(chances.shape) if shape is None else _shape(shape)
         return native.less(self.uniform(wanted, native.dtype.float64), chances)

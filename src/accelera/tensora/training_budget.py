@@ -22,6 +22,9 @@ from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 _MOST_PLANS = 32
 """Recorded steps with plans that a budget keeps; the one used longest ago is dropped first."""
 
+_LEAST_CAPACITY = 64
+"""Bytes of an arena; a step that has fewer is refused when it ends."""
+
 _MOST_DEPARTURES = 4
 """Calls in a row that may leave a plan before numbers count; optimizers make their states in the first."""
 
@@ -65,6 +68,10 @@ class TrainingBudget:
     each tensor that lies idle between two uses is kept, packed (a mask as bits), computed again, or written
     to the file. Later steps follow the first plan that fits, at planned addresses, with the same results to
     the bit. A step that departs from its plan falls back to spilling, and is planned anew.
+
+    A step that does not fit raises `accelera.errors.BudgetExceededError` when it ends, with bytes that are
+    enough for it. From the operation that did not fit on, it is recorded without being computed: no tensor
+    that existed before is written, and reading what was not computed raises.
 
     >>> import accelera.tensora as ts
     >>> budget = ts.budget("64MiB")
@@ -164,23 +171,22 @@ class TrainingBudget:
         outside = self._outside_bytes()
         room = self.limit_bytes - outside
         if self._steps is None:
-            self._require_room(room > 0, outside)
-            self._steps = native.StepBudget(room, self._spill_dir, self.device)
+            self._steps = native.StepBudget(max(room, _LEAST_CAPACITY), self._spill_dir, self.device)
         room = min(self._steps.capacity, room)
-        self._require_room(room >= self._steps.used_bytes, outside)
         plans = self._plans.get(key)
         if plans is not None:
             self._plans.move_to_end(key)
         plan = None if plans is None else plans.select(room - self._high_bytes)
         self._steps.begin(room, plans.prepare(plan) if plans is not None and plan is not None else None)
         self._current = _CurrentStep(key, outside, plan)
-        fusion, limit = native.fusion_least(), native.memory_stats(self.device).limit_bytes
+        fusion, stats = native.fusion_least(), native.memory_stats(self.device)
+        limit, most = stats.limit_bytes, max(self.limit_bytes, stats.live_bytes)
         self._undo = [
             lambda: native.set_fusion_least(fusion),
             lambda: native.set_memory_limit(limit, self.device),
         ]
         native.set_fusion_least(2**63 - 1)
-        native.set_memory_limit(min(limit or self.limit_bytes, self.limit_bytes), self.device)
+        native.set_memory_limit(min(limit or most, most), self.device)
         if self._optimizer is not None:
             self._undo += _update_inside_backward(self._optimizer)
 
@@ -206,14 +212,8 @@ class TrainingBudget:
             measured.spilled_bytes,
             measured.reruns,
         )
-        if isinstance(error, MemoryError) and measured.needed_bytes:
-            needed = now.outside_bytes + measured.needed_bytes
-            raise BudgetExceededError(
-                f"{error}; {now.outside_bytes} bytes are outside of the step. "
-                f"[budget] asked for {self.limit_bytes} bytes; give at least {needed}",
-                needed_bytes=needed,
-                budget_bytes=self.limit_bytes,
-            ) from error
+        if measured.refusal and (error is None or isinstance(error, MemoryError)):
+            raise self._refusal(measured, now, error) from error
         if now.key is not None and not now.key[1]:
             count = self._departures[now.key[0]]
             self._departures[now.key[0]] = count + 1 if measured.departure else 0
@@ -232,14 +232,19 @@ class TrainingBudget:
         used = 0 if self._steps is None else self._steps.used_bytes
         return int(native.memory_stats(self.device).live_bytes) - used
 
-    def _require_room(self, fits: bool, outside: int) -> None:
-        if fits:
-            return
-        used = 0 if self._steps is None else self._steps.used_bytes
-        needed = outside + used + 1
-        raise BudgetExceededError(
-            f"[budget] asked for {self.limit_bytes} bytes, but tensors hold {outside + used} before "
-            f"the step; give at least {needed}, or release some",
+    def _refusal(self, measured: Any, now: _CurrentStep, error: BaseException | None) -> BudgetExceededError:
+        """Return the error of a step that did not fit, with the floor of what was recorded of it."""
+        needed = measured.needed_bytes
+        if self._steps.operation_count:
+            floor = StepPlans(self._steps, self.device).staircase[-1].top_bytes + measured.high_bytes
+            needed = max(needed, floor)
+        needed = max(now.outside_bytes + needed, self.limit_bytes + 1)
+        part = "the step" if error is None else "what ran before contents were read"
+        if not self._steps.used_bytes:
+            self._steps = None  # the next one has room for what the limit allows then
+        return BudgetExceededError(
+            f"[budget] asked for {self.limit_bytes} bytes: {measured.refusal}; {now.outside_bytes} bytes are "
+            f"outside of the step. {needed} bytes are enough for {part}",
             needed_bytes=needed,
             budget_bytes=self.limit_bytes,
         )

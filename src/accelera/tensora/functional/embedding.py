@@ -44,7 +44,7 @@ def embedding(
         If a row is not in the table.
 
     """
-    if native.peek(native.any(input < 0)):
+    if not native.holds(native.logical_not(native.any(input < 0))):
         raise IndexError("embedding: a negative index; rows are counted from 0")
     if max_norm is not None:
         _limit_rows(weight, input, max_norm, norm_type)
@@ -131,7 +131,7 @@ def embedding_bag(
     """
     _check_bags(mode, input, per_sample_weights, scale_grad_by_freq)
     flat, bags, n = _flat_bags(input, offsets, include_last_offset)
-    if native.peek(native.any(flat < 0)):
+    if not native.holds(native.logical_not(native.any(flat < 0))):
         raise IndexError("embedding_bag: a negative index; rows are counted from 0")
     if max_norm is not None:
         _limit_rows(weight, flat, max_norm, norm_type)

@@ -131,7 +131,7 @@ def nll_loss(
         )
     kept = native.not_equal(target, ignore_index)
     safe = native.where(kept, target, 0)
-    if not native.peek(native.all(native.logical_and(safe >= 0, safe < input.shape[axis]))):
+    if not native.holds(native.all(native.logical_and(safe >= 0, safe < input.shape[axis]))):
         raise IndexError(f"nll_loss: a class is not in 0 to {input.shape[axis] - 1}")
     places = native.reshape(safe, (*shape[:axis], 1, *shape[axis:]))
     own = native.reshape(native.take_along_axis(input, places, axis), shape)
@@ -304,7 +304,7 @@ def gaussian_nll_loss(
 
     """
     variance = var if hasattr(var, "dtype") else native.full((), var, input.dtype)
-    if native.peek(native.any(variance < 0)):
+    if not native.holds(native.logical_not(native.any(variance < 0))):
         raise ValueError("gaussian_nll_loss: a negative variance")
     if variance.ndim == input.ndim - 1 and tuple(variance.shape) == tuple(input.shape[:-1]):
         variance = native.reshape(variance, (*variance.shape, 1))
@@ -325,7 +325,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     The gradient is finite for probabilities of exactly 0 and 1, as in PyTorch.
     """
     _same_shapes("binary_cross_entropy", input, target)
-    if not native.peek(native.all(native.logical_and(input >= 0, input <= 1))):
+    if not native.holds(native.all(native.logical_and(input >= 0, input <= 1))):
         raise ValueError("binary_cross_entropy: an input below 0, above 1 or NaN; give probabilities")
     losses = native.binary_cross_entropy(input, target)
     return _reduced(losses if weight is None else losses * weight, reduction, "binary_cross_entropy")

@@ -168,7 +168,7 @@ def _max_unpool(
         outs = tuple(output_size)[-n:]
     size, planes = math.prod(outs), x.shape[0] * x.shape[1]
     flat = native.reshape(indices, (planes, x.size // max(planes, 1)))
-    if not native.peek(native.all(native.logical_and(flat >= 0, flat < size))):
+    if not native.holds(native.all(native.logical_and(flat >= 0, flat < size))):
         raise ValueError(f"{name}: indices outside of the {size} places of extents {outs}; give output_size")
     places = native.reshape(flat + native.reshape(native.arange(planes), (planes, 1)) * size, (x.size,))
     nothing = native.full((planes * size,), 0, x.dtype)
