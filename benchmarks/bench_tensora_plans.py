@@ -68,7 +68,7 @@ def measured(name: str, *, small: bool) -> dict[str, Any]:
     inside, fixed_inside = recorded(training, inside=True)
     free, floor = fixed + plans[0].top_bytes, fixed + plans.staircase[-1].top_bytes
     began = time.perf_counter()
-    afresh = PlanFrontier(plans.graph, SPILL_SECONDS_PER_BYTE, LEAST_BYTES)
+    afresh = PlanFrontier(lambda: plans.graph, SPILL_SECONDS_PER_BYTE, LEAST_BYTES)
     afresh.select(int(0.6 * free) - fixed)
     planning = time.perf_counter() - began
     return {

@@ -49,7 +49,7 @@ def bound_of(step: step_graphs.Step) -> IntegerBound:
 def test_no_plan_of_a_random_step_costs_less_than_the_bound(seed: int, depth: int) -> None:
     step = random_step(np.random.default_rng(seed), depth)
     bound = bound_of(step)
-    steps = PlanFrontier(step.graph(), SPILL, 1).staircase
+    steps = PlanFrontier(step.graph, SPILL, 1).staircase
     for plan in steps[:: len(steps) // 6 + 1]:
         assert bound.seconds(plan.live_bytes) <= plan.seconds * (1 + 1e-6) + 1e-9
 
@@ -65,7 +65,7 @@ def test_no_plan_of_a_network_costs_less_than_the_bound_and_all_are_monotone(nam
 
 def test_the_bound_is_free_above_the_peak_and_infinite_below_the_least() -> None:
     step = random_step(np.random.default_rng(1), 6)
-    live = PlanFrontier(step.graph(), SPILL, 1)[0].live_bytes
+    live = PlanFrontier(step.graph, SPILL, 1)[0].live_bytes
     assert bound_of(step).seconds(live) == 0
     assert bound_of(step).seconds(64) == math.inf
 
@@ -115,7 +115,7 @@ def test_plans_of_small_steps_take_at_most_1_3_times_the_least_time() -> None:
     budgets = 0
     for step in small_steps():
         graph = step.graph()
-        plans = PlanFrontier(graph, SPILL, 1)
+        plans = PlanFrontier(step.graph, SPILL, 1)
         least = math.inf
         for top, seconds in all_outcomes(step, graph):
             if seconds >= least:

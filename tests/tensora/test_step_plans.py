@@ -39,7 +39,7 @@ def fusion() -> None:
 def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: int, depth: int) -> None:
     step = random_step(np.random.default_rng(seed), depth)
     graph = step.graph()
-    plans = PlanFrontier(graph, SPILL, 1).staircase
+    plans = PlanFrontier(lambda: graph, SPILL, 1).staircase
     assert plans[0].seconds == 0
     for _, seconds, live, top, fates in plans:
         for overlap in (False, True):
@@ -55,7 +55,7 @@ def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: i
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    made = [PlanFrontier(random_step(np.random.default_rng(3), 12).graph(), SPILL, 1) for _ in range(2)]
+    made = [PlanFrontier(random_step(np.random.default_rng(3), 12).graph, SPILL, 1) for _ in range(2)]
     assert made[0].staircase == made[1].staircase
 
 
@@ -63,7 +63,7 @@ def test_masks_are_packed_where_that_is_cheapest() -> None:
     assert any(
         4 in plan.fates
         for seed in range(20)
-        for plan in PlanFrontier(random_step(np.random.default_rng(seed), 12).graph(), SPILL, 1).staircase
+        for plan in PlanFrontier(random_step(np.random.default_rng(seed), 12).graph, SPILL, 1).staircase
     )
 
 
@@ -89,7 +89,7 @@ def test_transfers_go_on_while_operations_run_where_there_is_room() -> None:
     for value in reversed(saved):
         x = step.operation([x, value], [640], seconds=10.0)[0]
     graph = step.graph()
-    fates = PlanFrontier(graph, SPILL, 1).staircase[-1].fates
+    fates = PlanFrontier(lambda: graph, SPILL, 1).staircase[-1].fates
     actions, places, *_ = graph.schedule(SPILL, 1, fates)
     begun, ended = moments(actions, OUT_BEGIN), moments(actions, OUT_END)
     assert begun
@@ -108,7 +108,7 @@ def test_transfers_wait_at_once_where_every_byte_is_taken() -> None:
         x = step.operation([x], [64_000], pure=False)[0]
     step.operation([first, x], [])
     graph = step.graph()
-    _, seconds, live, top, fates = PlanFrontier(graph, SPILL, 1).staircase[-1]
+    _, seconds, live, top, fates = PlanFrontier(lambda: graph, SPILL, 1).staircase[-1]
     actions, *_ = graph.schedule(SPILL, 1, fates)
     assert live == top == 128_000
     assert seconds > 0

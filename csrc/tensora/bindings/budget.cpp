@@ -36,19 +36,19 @@ nb::tuple lists_of(const StepLog& log, Row row) {
 nb::dict columns_of(const StepLog& log) {
     nb::dict columns;
     nb::list names;
-    std::vector<double> seconds, flops;
+    std::vector<double> flops;
     std::vector<int64_t> moved;
     std::vector<int64_t> workspace, nbytes, truths;
     std::vector<int32_t> born, freed;
     std::vector<uint8_t> pure, in_arena, lent;
     std::unordered_map<const char*, nb::str> known;  // names are those of the op table
     for (const StepOperation& operation : log.operations) {
-        names.append(known.try_emplace(operation.name, operation.name).first->second);
-        seconds.push_back(operation.seconds);
-        flops.push_back(operation.flops);
-        moved.push_back(operation.moved_bytes);
-        workspace.push_back(operation.workspace_bytes + operation.piece_bytes * thread_count());
-        pure.push_back(operation.pure);
+        const OperationForm& form = log.form(operation);
+        names.append(known.try_emplace(form.name, form.name).first->second);
+        flops.push_back(form.flops);
+        moved.push_back(form.moved_bytes);
+        workspace.push_back(form.workspace_bytes + form.piece_bytes * thread_count());
+        pure.push_back(form.pure);
     }
     for (const StepValue& value : log.values) {
         nbytes.push_back(value.nbytes);
@@ -59,7 +59,6 @@ nb::dict columns_of(const StepLog& log) {
         truths.push_back(value.truths);
     }
     columns["names"] = names;
-    columns["seconds"] = array_of(std::move(seconds));
     columns["flops"] = array_of(std::move(flops));
     columns["moved_bytes"] = array_of(std::move(moved));
     columns["workspace"] = array_of(std::move(workspace));

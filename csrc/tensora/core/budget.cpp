@@ -1,7 +1,6 @@
 #include "tensora/core/budget.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 
 #include "tensora/core/spill_file.h"
@@ -17,10 +16,6 @@ std::atomic<uint32_t> next_step{1};
 constexpr int64_t least_spilled = 1024;
 
 }  // namespace
-
-double StepBudget::now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 namespace {
 
@@ -85,6 +80,7 @@ void StepBudget::end() {
     report_.followed = follows_;
     follows_ = false;
     settle_transfers();
+    log_->finish();
     std::exception_ptr error;
     for (size_t v = 0; v < held_.size(); ++v) {
         Storage* const storage = held_[v].storage;
@@ -296,7 +292,7 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
     unpin_all();
     arena_.memory->order(nullptr);
     log_->operations.emplace_back();
-    log_->operations.back().name = name;
+    running_ = {.name = name};
     uses_.clear();
     call_ = call;
     for (const auto& some : operands)
@@ -319,8 +315,6 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
         throw;
     }
     movable_ = call != nullptr;
-    waited_ = 0;
-    began_ = now();
 }
 
 void StepBudget::pin_operands(std::initializer_list<std::span<const T>> operands) {
@@ -358,19 +352,17 @@ void StepBudget::end_operation(bool failed) {
     const Lock lock(*this);
     if (--depth_ > 0) return;
     movable_ = false;
-    StepOperation& operation = log_->operations.back();
     const auto number = int32_t(log_->operations.size()) - 1;
-    operation.seconds = std::max(0.0, now() - began_ - waited_);
-    if (follows_ && (failed || workspace_.next != plan_->log->operations[size_t(number)].allocations))
+    if (follows_ && (failed || workspace_.next != planned(number).allocations))
         depart("it ended before it had allocated what the plan has");
-    finish_log(operation);
+    finish_log();
     close_workspace();
     if (failed) {
         unpin_all();
         call_ = nullptr;
         return;
     }
-    if (call_ && operation.pure && follows_ && plan_->recipes[size_t(number)]) keep_recipe(*call_, number);
+    if (call_ && running_.pure && follows_ && plan_->recipes[size_t(number)]) keep_recipe(*call_, number);
     call_ = nullptr;
     unpin_all();
     if (follows_) act(plan_->after[size_t(number)]);

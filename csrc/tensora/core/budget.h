@@ -24,17 +24,23 @@ struct StepAllocation {
     int32_t value = -1;
 };
 
-/// One operation of a training step as it ran; StepLog has its values and allocations.
-struct StepOperation {
+/// All of an operation but the values that it uses; operations of a loop have the same one.
+struct OperationForm {
     const char* name = "";
-    double seconds = 0;
     double flops = 0;
     int64_t moved_bytes = 0;      ///< read and written
     int64_t workspace_bytes = 0;  ///< of the caller
     int64_t piece_bytes = 0;      ///< of each thread that works on pieces of it
-    uint32_t first_value = 0, reads = 0, writes = 0, births = 0;  ///< values of the log, in this order
-    uint32_t first_allocation = 0, allocations = 0;
+    uint32_t reads = 0, writes = 0, births = 0, allocations = 0;
     bool pure = false;  ///< may run again: it has a recipe, and wrote nothing but its results
+
+    bool operator==(const OperationForm&) const = default;
+};
+
+/// One operation of a training step as it ran: numbers of its form, its first value and its first allocation
+/// in StepLog. Its values are those that it reads, writes and makes, in this order.
+struct StepOperation {
+    uint32_t form = 0, first_value = 0, first_allocation = 0;
 };
 
 /// Values and allocations of the running operation. Numbers are those of values, in order of their
@@ -62,26 +68,36 @@ struct StepValue {
 };
 
 /// Steps of recurrent networks have many operations, so the rows of all of them are in few blocks of memory.
-struct StepLog {
+class StepLog {
+  public:
     std::deque<StepOperation> operations;
     std::vector<StepValue> values;
-    std::vector<int32_t> used_values;
-    std::vector<StepAllocation> all_allocations;
 
+    const OperationForm& form(const StepOperation& one) const { return forms_[one.form]; }
     std::span<const int32_t> reads(const StepOperation& one) const {
-        return {used_values.data() + one.first_value, one.reads};
+        return {used_values_.data() + one.first_value, form(one).reads};
     }
     std::span<const int32_t> writes(const StepOperation& one) const {
-        return {reads(one).data() + one.reads, one.writes};
+        return {reads(one).data() + form(one).reads, form(one).writes};
     }
     std::span<const int32_t> births(const StepOperation& one) const {
-        return {writes(one).data() + one.writes, one.births};
+        return {writes(one).data() + form(one).writes, form(one).births};
     }
     std::span<const StepAllocation> allocations(const StepOperation& one) const {
-        return {all_allocations.data() + one.first_allocation, one.allocations};
+        return {allocations_.data() + one.first_allocation, form(one).allocations};
     }
-    /// Add what the last operation used.
-    void close(const OperationUses& uses);
+    /// Add what the last operation is, and what it used.
+    void close(OperationForm form, const OperationUses& uses);
+    /// Nothing follows.
+    void finish();
+
+  private:
+    uint32_t number_of(const OperationForm& form);
+
+    std::vector<OperationForm> forms_{1};
+    std::unordered_multimap<size_t, uint32_t> numbers_;  ///< of forms, by hash
+    std::vector<int32_t> used_values_;
+    std::vector<StepAllocation> allocations_;
 };
 
 /// One thing that a plan has done between operations.
@@ -244,7 +260,6 @@ class StepBudget final : public Counted {
         int allocation;  ///< number, or ~number when it ends
     };
 
-    static double now();
     /// Whether a storage is in this arena, or left it for the store.
     bool owns(const Storage& storage) const {
         return storage.house() && storage.house()->budget.get() == this;
@@ -255,6 +270,9 @@ class StepBudget final : public Counted {
     /// Where the step holds a storage; null if it does not.
     Held* held_by(Storage& storage);
     bool matches(int32_t operation, const char* name) const;
+    const OperationForm& planned(int32_t operation) const {
+        return plan_->log->form(plan_->log->operations[size_t(operation)]);
+    }
     /// Bring the operands of a step inside another one back, and pin them until the outer one ends.
     void pin_operands(std::initializer_list<std::span<const T>> operands);
     void bring_operands(const char* name, std::initializer_list<std::span<const T>> operands);
@@ -271,9 +289,9 @@ class StepBudget final : public Counted {
     bool spill_oldest();
     void compact();
     void log_allocation(Storage& storage, int64_t nbytes, bool in_piece);
-    void finish_log(StepOperation& operation);
+    void finish_log();
     void name_births();
-    void measure_workspace(StepOperation& operation);
+    void measure_workspace();
     void note_masks(const Call& call);
     void keep_recipe(const Call& call, int32_t operation);
     void run_again(int32_t operation);
@@ -315,7 +333,7 @@ class StepBudget final : public Counted {
     bool can_compute(std::initializer_list<std::span<const T>> operands) const;
     bool find_place(Storage& storage, int64_t nbytes);
     void lose_results();
-    void bound_workspace(StepOperation& operation) const;
+    void bound_workspace();
     void withhold(Storage& storage);
     void return_withheld();
     int64_t outliving_bytes() const;
@@ -327,7 +345,8 @@ class StepBudget final : public Counted {
     int locks_ = 0;
     std::vector<Storage*> residents_, filed_, moving_;
     std::shared_ptr<StepLog> log_ = std::make_shared<StepLog>();
-    OperationUses uses_;  ///< of the running operation
+    OperationForm running_;  ///< operation
+    OperationUses uses_;     ///< of it
     int64_t room_ = 0;
     std::shared_ptr<const StepPlan> plan_;
     bool follows_ = false;
@@ -344,7 +363,6 @@ class StepBudget final : public Counted {
     std::vector<Storage*> withheld_;  ///< of the arena
     std::vector<Ref<Storage>> withheld_outside_;
     const Call* call_ = nullptr;
-    double began_ = 0, waited_ = 0;
     Workspace workspace_;
     std::vector<Held> held_;
     std::unordered_map<int32_t, Recipe> recipes_;  ///< by operation

@@ -5,17 +5,33 @@
 
 namespace accelera::tensora {
 
-void StepLog::close(const OperationUses& uses) {
-    StepOperation& operation = operations.back();
-    operation.first_value = uint32_t(used_values.size());
-    operation.reads = uint32_t(uses.reads.size());
-    operation.writes = uint32_t(uses.writes.size());
-    operation.births = uint32_t(uses.births.size());
+void StepLog::close(OperationForm form, const OperationUses& uses) {
+    form.reads = uint32_t(uses.reads.size());
+    form.writes = uint32_t(uses.writes.size());
+    form.births = uint32_t(uses.births.size());
+    form.allocations = uint32_t(uses.allocations.size());
+    operations.back() = {number_of(form), uint32_t(used_values_.size()), uint32_t(allocations_.size())};
     for (const auto* values : {&uses.reads, &uses.writes, &uses.births})
-        used_values.insert(used_values.end(), values->begin(), values->end());
-    operation.first_allocation = uint32_t(all_allocations.size());
-    operation.allocations = uint32_t(uses.allocations.size());
-    all_allocations.insert(all_allocations.end(), uses.allocations.begin(), uses.allocations.end());
+        used_values_.insert(used_values_.end(), values->begin(), values->end());
+    allocations_.insert(allocations_.end(), uses.allocations.begin(), uses.allocations.end());
+}
+
+uint32_t StepLog::number_of(const OperationForm& form) {
+    const size_t hash = std::hash<const void*>()(form.name) ^ std::hash<double>()(form.flops) ^
+                        size_t(form.moved_bytes * 31 + form.workspace_bytes * 17 + form.allocations);
+    const auto [first, last] = numbers_.equal_range(hash);
+    for (auto place = first; place != last; ++place)
+        if (forms_[place->second] == form) return place->second;
+    forms_.push_back(form);
+    numbers_.emplace(hash, uint32_t(forms_.size() - 1));
+    return uint32_t(forms_.size() - 1);
+}
+
+void StepLog::finish() {
+    numbers_.clear();
+    used_values_.shrink_to_fit();
+    allocations_.shrink_to_fit();
+    values.shrink_to_fit();
 }
 
 int32_t StepBudget::value_of(Storage& storage) {
@@ -52,18 +68,18 @@ void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece)
 }
 
 /// What was allocated in the operation and is there still are its values; the rest was its workspace.
-void StepBudget::finish_log(StepOperation& operation) {
+void StepBudget::finish_log() {
     name_births();
-    measure_workspace(operation);
-    if (call_ && !computes_) bound_workspace(operation);
+    measure_workspace();
+    if (call_ && !computes_) bound_workspace();
     if (call_) {
-        operation.flops = cost_of(*call_).flops;
+        running_.flops = cost_of(*call_).flops;
         note_masks(*call_);
     }
     for (const auto* values : {&uses_.reads, &uses_.births})
-        for (const int32_t value : *values) operation.moved_bytes += log_->values[size_t(value)].nbytes;
-    operation.pure = call_ && uses_.writes.empty() && int(uses_.births.size()) == call_->op.outputs;
-    log_->close(uses_);
+        for (const int32_t value : *values) running_.moved_bytes += log_->values[size_t(value)].nbytes;
+    running_.pure = call_ && uses_.writes.empty() && int(uses_.births.size()) == call_->op.outputs;
+    log_->close(running_, uses_);
 }
 
 void StepBudget::name_births() {
@@ -80,7 +96,7 @@ void StepBudget::name_births() {
 }
 
 /// Its size is that of the sequence of its blocks, each laid into the first gap.
-void StepBudget::measure_workspace(StepOperation& operation) {
+void StepBudget::measure_workspace() {
     std::vector<StepAllocation>& all = uses_.allocations;
     std::vector<int> slots(all.size(), 0);
     constexpr int64_t endless = int64_t(1) << 60;
@@ -95,7 +111,7 @@ void StepBudget::measure_workspace(StepOperation& operation) {
         }
         slots[i] = event.slot;
         places[i] = ranges[size_t(event.slot)].take_first(all[i].nbytes);
-        int64_t& most = event.slot ? operation.piece_bytes : operation.workspace_bytes;
+        int64_t& most = event.slot ? running_.piece_bytes : running_.workspace_bytes;
         most = std::max(most, places[i] + all[i].nbytes);
     }
     // What threads allocate has no order.

@@ -15,20 +15,19 @@ void StepBudget::depart(const std::string& why) {
 
 bool StepBudget::matches(int32_t operation, const char* name) const {
     if (size_t(operation) >= plan_->log->operations.size()) return false;
-    const StepOperation& planned = plan_->log->operations[size_t(operation)];
-    return std::strcmp(planned.name, name) == 0 &&
-           std::ranges::equal(plan_->log->reads(planned), uses_.reads);
+    return std::strcmp(planned(operation).name, name) == 0 &&
+           std::ranges::equal(plan_->log->reads(plan_->log->operations[size_t(operation)]), uses_.reads);
 }
 
 int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
     if (workspace_.operation < 0) return -1;
     if (in_piece) return place_in_workspace(house, nbytes, true);
-    const auto planned = plan_->log->allocations(plan_->log->operations[size_t(workspace_.operation)]);
-    if (workspace_.next >= planned.size() || planned[workspace_.next].nbytes != nbytes) {
+    const auto allocations = plan_->log->allocations(plan_->log->operations[size_t(workspace_.operation)]);
+    if (workspace_.next >= allocations.size() || allocations[workspace_.next].nbytes != nbytes) {
         depart(text(nbytes, " bytes were allocated that the plan does not have"));
         return -1;
     }
-    const StepAllocation& wanted = planned[workspace_.next++];
+    const StepAllocation& wanted = allocations[workspace_.next++];
     if (wanted.value < 0) return place_in_workspace(house, nbytes, false);
     if (!follows_) return -1;
     int64_t place = -1;
@@ -81,16 +80,16 @@ void StepBudget::open_workspace(int32_t operation) {
     workspace_ = {};
     workspace_.operation = operation;
     if (!follows_) return;
-    const StepOperation& planned = plan_->log->operations[size_t(operation)];
-    const int64_t nbytes = planned.workspace_bytes + planned.piece_bytes * thread_count();
+    const OperationForm& form = planned(operation);
+    const int64_t nbytes = form.workspace_bytes + form.piece_bytes * thread_count();
     if (nbytes == 0) return;
     const int64_t place = take_planned(nbytes);
     if (place < 0) return;
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
     workspace_.place = place;
-    workspace_.caller_bytes = planned.workspace_bytes;
-    workspace_.piece_bytes = planned.piece_bytes;
-    workspace_.caller.reset(planned.workspace_bytes);
+    workspace_.caller_bytes = form.workspace_bytes;
+    workspace_.piece_bytes = form.piece_bytes;
+    workspace_.caller.reset(form.workspace_bytes);
 }
 
 void StepBudget::close_workspace() {

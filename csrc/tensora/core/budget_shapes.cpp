@@ -41,8 +41,8 @@ int64_t tensor_bytes(const Call& call) {
     return sum;
 }
 
-void StepBudget::bound_workspace(StepOperation& operation) const {
-    operation.workspace_bytes = std::max(operation.workspace_bytes, workspace_bound(*call_));
+void StepBudget::bound_workspace() {
+    running_.workspace_bytes = std::max(running_.workspace_bytes, workspace_bound(*call_));
 }
 
 void StepBudget::note_refusal(const std::string& why) {
@@ -55,9 +55,8 @@ void StepBudget::refuse(int64_t nbytes) {
     int64_t pinned = 0;
     for (Storage* storage : residents_) pinned += storage->block_bytes();
     const int64_t needed = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
-    const char* const name = log_->operations.empty() ? "" : log_->operations.back().name;
     const std::string why =
-        text("'", name, "' needs ", nbytes, " bytes more; ", used_bytes(), " of the step's ", room_,
+        text("'", running_.name, "' needs ", nbytes, " bytes more; ", used_bytes(), " of the step's ", room_,
              " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
              arena_.ranges.largest_gap());
     if (report_.refusal.empty()) report_.needed_bytes = needed;

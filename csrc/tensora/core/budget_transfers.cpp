@@ -11,11 +11,9 @@ const char* StepBudget::contents_of(Storage& storage) {
 }
 
 void StepBudget::spill(Storage& storage) {
-    const double began = now();
     storage.house()->slot = store_->write(contents_of(storage), storage.nbytes());
     filed_.push_back(&storage);
     drop(storage);
-    waited_ += now() - began;
 }
 
 void StepBudget::begin_spill(Storage& storage) {

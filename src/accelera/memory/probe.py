@@ -10,6 +10,7 @@ up to the mount point is looked at.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,16 @@ def reset_peak() -> bool:
     except OSError:
         return False
     return True
+
+
+def trim_heap() -> None:
+    """Return the free pages of the C library's heaps to the system; takes milliseconds.
+
+    Nothing happens where the library has no such call.
+    """
+    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if release is not None:
+        release(ctypes.c_size_t(0))
 
 
 def _fields(path: str) -> dict[bytes, int]:

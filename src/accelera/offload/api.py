@@ -16,6 +16,7 @@ import torch
 from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError, DTypeError
+from accelera.memory.probe import trim_heap
 from accelera.offload.backing import BackingStores, RamBacking
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import block_bytes_of
@@ -33,7 +34,6 @@ from accelera.offload.checkpoints.shards import Shards
 from accelera.offload.config import CacheBudget, OffloadConfig
 from accelera.offload.device_memory import tensor_device
 from accelera.offload.handle import Offloaded
-from accelera.offload.memory_guard import trim
 from accelera.offload.module import guard_device, offloaded_tensors, swap_in, swap_in_by, tensors_of
 from accelera.offload.multi_device import DeviceTransfers, UnitHooks, assigned
 from accelera.offload.op_schema import infer_meta
@@ -219,7 +219,7 @@ def hand_over(
     caches = (cache,) if transfers is None else transfers.caches
     for kind in {each.device.type for each in caches}:
         if kind == "cpu":
-            trim()
+            trim_heap()
         elif hasattr(module := torch.get_device_module(kind), "empty_cache"):
             module.empty_cache()
     guard_device(model)

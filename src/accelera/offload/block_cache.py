@@ -20,6 +20,7 @@ from accelera._native import Arena
 from accelera.devices import Device
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import AsyncBuffers, BufferTable, Pins, PoolBlock, Prefetcher, Slab, Use, window_of
+from accelera.memory.probe import trim_heap
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.backing import BackingStore, BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import part_name, row_parts
@@ -35,7 +36,6 @@ from accelera.offload.memory_guard import (
     held_on,
     refusal,
     tensor_refusal,
-    trim,
 )
 from accelera.offload.op_schema import has_bytes
 from accelera.trace import Trace, TraceLog
@@ -388,7 +388,7 @@ class BlockCache:
     def _update_withheld(self, guard: MemoryGuard, output_bytes: int) -> None:
         withheld = self._withheld_bytes(guard, output_bytes)
         if withheld > self._prefetcher.withheld_bytes and self._arena is not None and not guard.exact:
-            trim()  # what a heap holds and nobody uses is no reason for blocks to leave
+            trim_heap()  # what a heap holds and nobody uses is no reason for blocks to leave
             withheld = self._withheld_bytes(guard, output_bytes)
         if withheld != self._prefetcher.withheld_bytes:
             self._set_withheld(withheld)

@@ -59,13 +59,6 @@ def give_pages_back(user: object) -> None:
     weakref.finalize(user, _count, -1).atexit = False
 
 
-def trim() -> None:
-    """Return the free pages of all heaps to the system; takes milliseconds."""
-    release = getattr(_library(), "malloc_trim", None)
-    if release is not None:
-        release(ctypes.c_size_t(0))
-
-
 def free_heap_bytes() -> int:
     """Return the bytes that the C library's main heap holds and nobody uses; 0 where it does not say."""
     ask = getattr(_library(), "mallinfo2", None)

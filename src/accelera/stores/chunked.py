@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import StoreError
+from accelera.memory.probe import trim_heap
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.regions import Borders, Region, check_transfer, parts, piece_shape, view_key, whole
@@ -21,7 +21,6 @@ PIECE_BYTES = 4 << 20
 """Size of the pieces in which an array without chunks is moved."""
 _LARGE_BYTES = 1 << 20
 """Least chunk after which freed memory is returned: that takes a tenth of the time of decoding it."""
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class ChunkedStore(Store):
@@ -96,8 +95,8 @@ class ChunkedStore(Store):
 
     def _give_back(self) -> None:
         """Return memory that the library freed to the system: else threads' heaps keep a chunk's buffers."""
-        if _malloc_trim is not None and math.prod(self.transfer_chunk) * self.dtype.itemsize >= _LARGE_BYTES:
-            _malloc_trim(0)
+        if math.prod(self.transfer_chunk) * self.dtype.itemsize >= _LARGE_BYTES:
+            trim_heap()
 
     def _borders(self) -> Borders:
         """Return the chunk lengths along each axis: one length for all, or each length in turn."""

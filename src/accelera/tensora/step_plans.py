@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,14 +60,26 @@ class StepPlan(NamedTuple):
 class PlanFrontier:
     """Pareto frontier of plans: of rising time and falling peak, independent of any budget.
 
-    The arena layout of a plan is computed when it is first needed, as a budget needs only a few of them.
+    The arena layout of a plan is computed when it is first needed, as a budget needs only a few of them. The
+    graph is as large as the step's record, so it is made when it is needed and kept until `release`.
     """
 
-    def __init__(self, graph: StepGraph, spill_s_per_byte: float, least_bytes: int) -> None:
-        self.graph = graph
+    def __init__(
+        self, make_graph: Callable[[], StepGraph], spill_s_per_byte: float, least_bytes: int
+    ) -> None:
+        self._make_graph = make_graph
         self._costs = spill_s_per_byte, least_bytes
-        self._choices = graph.choices(*self._costs)
+        self._choices = self.graph.choices(*self._costs)
         self._plans: dict[int, StepPlan] = {}
+
+    @functools.cached_property
+    def graph(self) -> StepGraph:
+        """The step as the planner reads it."""
+        return self._make_graph()
+
+    def release(self) -> None:
+        """Free the graph until it is needed again."""
+        self.__dict__.pop("graph", None)
 
     def __getitem__(self, number: int) -> StepPlan:
         if number not in self._plans:
@@ -98,13 +111,9 @@ class StepPlans(PlanFrontier):
 
     def __init__(self, steps: Any, device: str) -> None:
         self._log = steps.log()
-        columns = self.columns
-        seconds = operation_seconds(columns, device)
-        self.seconds = float(seconds.sum())
+        self.seconds = float(operation_seconds(self.columns, device).sum())
         spill = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
-        graph = _step_graph(columns, seconds)
-        del columns, seconds  # the search of plans needs their memory
-        super().__init__(graph, spill, LEAST_BYTES)
+        super().__init__(functools.partial(_graph_of_log, self._log, device), spill, LEAST_BYTES)
         self._prepared: tuple[int, Any] = (-1, None)
 
     @property
@@ -148,6 +157,11 @@ def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
     """Return the bytes of each value packed as bits (0: no mask), and the seconds to pack and unpack it."""
     truths = np.asarray(columns["truths"], "int64")
     return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
+
+
+def _graph_of_log(log: Any, device: str) -> StepGraph:
+    columns = log.columns()
+    return _step_graph(columns, operation_seconds(columns, device))
 
 
 def _step_graph(log: dict[str, Any], seconds: Any) -> StepGraph:

@@ -16,6 +16,7 @@ import numpy as np
 
 from accelera import units
 from accelera.errors import BudgetExceededError
+from accelera.memory.probe import trim_heap
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 
@@ -222,11 +223,16 @@ class TrainingBudget:
 
     def _keep_plans(self, key: Any) -> None:
         self._plans.pop(key, None)  # their memory is needed by the search for new ones
+        trim_heap()  # and that of the step's graph, in pieces too small for the search
         plans = self._plans[key] = StepPlans(self._steps, self.device)
         while len(self._plans) > _MOST_PLANS:
             self._plans.popitem(last=False)
         # Laid out here, where the arena is empty: the next step begins without a search for memory.
-        plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
+        plan = plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
+        if plan is not None:
+            plans.prepare(plan)
+        plans.release()
+        trim_heap()
 
     def _outside_bytes(self) -> int:
         used = 0 if self._steps is None else self._steps.used_bytes
