@@ -350,8 +350,8 @@ FLAT(heaviside, 2);
 const Op& elu_op = entry(
     "elu", 2,
     // From the input: the output plus alpha cancels where it is close to -alpha.
-    [](Backward& c) { c.give(0, [&] { return backward_of("elu_backward", c.grad(), A, B); }); },
-    in0 | in1, 10);
+    [](Backward& c) { c.give(0, [&] { return backward_of("elu_backward", c.grad(), A, B); }); }, in0 | in1,
+    10);
 const Op& elu_backward_op = entry(
     "elu_backward", 3,
     [](Backward& c) {
