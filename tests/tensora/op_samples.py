@@ -232,7 +232,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "silu_backward": [
         _slope("silu_backward", lambda g, x: g * _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), **_REAL)
     ],
-    "elu_backward": [_slope("elu_backward", lambda g, y: np.where(y <= 0, g * (y + 0.7), g), 0.7, **_KINK)],
+    "elu_backward": [
+        _slope("elu_backward", lambda g, x: np.where(x <= 0, g * 0.7 * np.exp(x), g), 0.7, **_KINK)
+    ],
     "leaky_relu_backward": [
         _slope("leaky_relu_backward", lambda g, x: np.where(x > 0, g, g * 0.1), 0.1, **_KINK)
     ],

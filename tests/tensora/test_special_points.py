@@ -133,7 +133,6 @@ UNDEFINED: dict[str, Callable[..., Any]] = {
     "log_ndtr": lambda x: x == -INF,
     "x ** 0.5": lambda x: ((x == 0) & np.signbit(x)) | (x == -INF),
     "multigammaln": lambda x: x == 0,
-    "xlog1py": lambda x, y: (x == 0) & ((y == INF) | (y == -1)),
 }
 """Points at which the gradients deliberately differ from PyTorch's."""
 
@@ -259,3 +258,33 @@ def test_gradient_of_the_angle_of_complex_numbers():
     inputs = _pairs(values, values)
     ours, theirs = (lambda x, y, module=module: module.angle(module.complex(x, y)) for module in (ts, torch))
     assert not _differences(ours, theirs, inputs)
+
+
+EXPONENTIAL_UNITS: dict[str, tuple[Any, Any]] = {
+    name: pair for name, pair in UNARY.items() if name.partition(" ")[0] in ("elu", "celu", "selu")
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", EXPONENTIAL_UNITS)
+def test_gradients_of_exponential_units_do_not_cancel(name, dtype):
+    points = np.concatenate([np.linspace(-80, 2, 165), -np.logspace(-30, 2.2, 60)]).astype(dtype)
+    points = points[points > (-85 if dtype == "float32" else -700)].astype("float64")
+    ours, theirs = EXPONENTIAL_UNITS[name]
+    x = ts.tensor(points.tolist(), dtype=getattr(ts, dtype), requires_grad=True)
+    (slope,) = ts.grad(ts.sum(ours(x)), x, create_graph=True)
+    (curve,) = ts.grad(ts.sum(slope), x)
+    y = torch.tensor(points, requires_grad=True)
+    (expected_slope,) = torch.autograd.grad(theirs(y).sum(), y, create_graph=True)
+    (expected_curve,) = torch.autograd.grad(expected_slope.sum(), y)
+    tolerance = 1e-4 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(np.asarray(slope.detach()), expected_slope.detach(), rtol=tolerance)
+    inside = points != 0
+    np.testing.assert_allclose(np.asarray(curve)[inside], expected_curve[inside], rtol=tolerance)
+
+
+@pytest.mark.parametrize("value", [150.0, 1e10, 1e20, 1e33, 3e38])
+def test_gradient_of_gelu_tanh_is_a_number_far_out(value):
+    x = ts.tensor([value, -value], dtype=ts.float32, requires_grad=True)
+    functional.gelu(x, "tanh").sum().backward()
+    assert x.grad.tolist() == [1.0, 0.0]

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
@@ -54,11 +55,9 @@ handle type_caster<Dims>::from_cpp(const Dims& dims, rv_policy, cleanup_list*) n
 namespace accelera::tensora {
 
 void refuse_argument(nb::handle found, bool for_dims) {
-    std::string words = nb::cast<std::string>(nb::repr(found));
-    if (words.size() > 60) words = words.substr(0, 60) + "...";
     const bool is_array = nb::hasattr(found, "__dlpack__") || PyObject_CheckBuffer(found.ptr()) ||
                           PyList_Check(found.ptr()) || is_number(found);
-    fail(Kind::type, "tensora: ", words, " (", Py_TYPE(found.ptr())->tp_name, ") where ",
+    fail(Kind::type, "tensora: ", printed_with_type(found), " where ",
          for_dims ? "an integer or a tuple of integers" : "a Tensor", " is needed",
          is_array && !for_dims ? "; tensora.asarray() makes one" : "");
 }
@@ -81,9 +80,10 @@ DType to_dtype(nb::handle source) {
     nb::object name = nb::getattr(source, "name", nb::none());
     if (name.is_none()) name = nb::getattr(source, "__name__", nb::none());  // a NumPy scalar type
     if (nb::isinstance<nb::str>(source)) name = nb::borrow(source);
-    if (nb::isinstance<nb::str>(name))
-        if (const auto found = dtype_named(nb::cast<std::string>(name))) return *found;
-    fail(Kind::type, "tensora: ", nb::cast<std::string>(nb::repr(source)),
+    std::string text;
+    if (nb::isinstance<nb::str>(name) && nb::try_cast<std::string>(name, text))
+        if (const auto found = dtype_named(text)) return *found;
+    fail(Kind::type, "tensora: ", printed(source),
          " is no element type; give tensora.float32, 'float32' or the like");
 }
 
@@ -126,8 +126,7 @@ void store(nb::handle number, DType dtype, char* place) {
                     fits = !PyErr_Occurred();
                     PyErr_Clear();
                 }
-                require(fits, "tensora: the integer ", nb::cast<std::string>(nb::str(number)),
-                        " does not fit ", name_of(dtype));
+                require(fits, "tensora: the integer ", printed(number), " does not fit ", name_of(dtype));
                 element = overflow > 0 ? E(large) : E(value);
                 return;
             }
@@ -159,8 +158,8 @@ T operand(nb::handle object, DType other) {
     T tensor;
     if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, other));
-    fail(Kind::type, "tensora: a tensor or a number is needed, not ",
-         nb::cast<std::string>(nb::repr(nb::handle(object.type()))), "; tensora.asarray() converts");
+    fail(Kind::type, "tensora: a tensor or a number is needed, not ", printed(object.type()),
+         "; tensora.asarray() converts");
 }
 
 // --- nested sequences ------------------------------------------------------------------------------------
@@ -215,8 +214,7 @@ nb::object frozen(nb::handle object, int depth) {
         if (!number.is_valid()) throw nb::python_error();
         return number;
     }
-    fail(Kind::type, "tensora: no tensor is made of ",
-         nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
+    fail(Kind::type, "tensora: no tensor is made of ", printed(object.type()),
          "; give numbers, nested lists of them, or an array");
 }
 

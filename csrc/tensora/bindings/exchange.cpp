@@ -2,6 +2,7 @@
 // copying.
 #include <cstring>
 
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/op.h"
 #include "tensora/cuda/driver.h"
@@ -146,7 +147,10 @@ nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool>
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
     lend(*tensor);
     hand_over(*tensor, stream);
-    const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
+    const bool versioned =
+        !max_version.is_none() && checked_cast<std::pair<int, int>>(max_version, "__dlpack__: max_version is",
+                                                                    "None or a tuple (major, minor)")
+                                          .first >= 1;
     if (versioned) {
         auto* const managed = new ManagedVersioned{};
         managed->major = 1;
@@ -189,9 +193,11 @@ T import(M* managed, bool writable) {
 /// The stream of this thread that the source's elements are to be ready for; none where it is on the CPU.
 nb::object stream_for(nb::handle source) {
     if (!PyObject_HasAttrString(source.ptr(), "__dlpack_device__")) return nb::none();
-    const nb::object place = source.attr("__dlpack_device__")();
-    if (nb::cast<int>(place[0]) != on_cuda) return nb::none();
-    return nb::int_(reinterpret_cast<uintptr_t>(cuda::current_stream(nb::cast<int>(place[1]))));
+    const auto [type, index] = checked_cast<std::pair<int, int>>(source.attr("__dlpack_device__")(),
+                                                                 "from_dlpack: __dlpack_device__ returned",
+                                                                 "a tuple (device type, device number)");
+    if (type != on_cuda) return nb::none();
+    return nb::int_(reinterpret_cast<uintptr_t>(cuda::current_stream(index)));
 }
 
 nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
@@ -214,7 +220,7 @@ nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
 
 T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
     if (!PyObject_HasAttrString(source.ptr(), "__dlpack__"))
-        fail(Kind::type, "from_dlpack: ", nb::cast<std::string>(nb::repr(nb::handle(source.type()))),
+        fail(Kind::type, "from_dlpack: ", printed(source.type()),
              " has no __dlpack__; asarray() takes more kinds of objects");
     const nb::object capsule = ask_for_capsule(source, copy_wanted);
     T result;

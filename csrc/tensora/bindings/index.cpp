@@ -1,4 +1,5 @@
 // Python's notation of indices, read into Subscripts.
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/functions.h"
 
@@ -30,7 +31,7 @@ T as_tensor(nb::handle item) {
     if (PyLong_Check(p) || PySlice_Check(p) || p == Py_None || p == Py_Ellipsis) return {};
     if (PyObject_HasAttrString(p, "__dlpack__")) return tensor_from(item, std::nullopt);
     if (PyIndex_Check(p)) return {};
-    fail(Kind::index, "tensora: ", nb::cast<std::string>(nb::repr(nb::handle(item.type()))),
+    fail(Kind::index, "tensora: ", printed(item.type()),
          " is no index; give integers, slices, None, ..., and integer or bool tensors");
 }
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <nanobind/intrusive/counter.inl>
 
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/op.h"
 #include "tensora/core/threads.h"
@@ -220,8 +221,9 @@ class CustomNode final : public Node {
                  edges.size(), " inputs");
         SmallVector<T> results(edges.size());
         for (size_t i = 0; i < edges.size(); ++i) {
-            if (all[i].is_none() || !edges[i].wanted()) continue;
-            const T grad = nb::cast<T>(all[i]);
+            const T grad = checked_optional_tensor(
+                all[i], "backward of '" + name_ + "': the gradient of input " + std::to_string(i) + " is");
+            if (!grad || !edges[i].wanted()) continue;
             if (!(grad->shape() == edges[i].shape))
                 fail(Kind::runtime, "backward of '", name_, "' returned a gradient of shape ",
                      grad->shape().words(), " for input ", i, ", whose shape is ", edges[i].shape.words());
@@ -301,7 +303,7 @@ int64_t add_hook(const T& x, nb::object function) {
     gradient.hooks->all.push_back({number, [held](const T& grad) -> T {
                                        const nb::gil_scoped_acquire gil;
                                        const nb::object result = (*held)(grad);
-                                       return result.is_none() ? T() : nb::cast<T>(result);
+                                       return checked_optional_tensor(result, "hook: returned");
                                    }});
     watch(*x, false);
     return number;

@@ -1,6 +1,7 @@
 // Operations as functions of Python. Elementwise ones come straight from the op table.
 #include <nanobind/stl/array.h>
 
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/autocast.h"
 #include "tensora/core/threads.h"
@@ -289,32 +290,45 @@ void bind_fused(nb::module_& module) {
     }
 }
 
+/// Users may change the options of an optimizer between two steps.
+double number_option(const nb::dict& options, const char* name) {
+    return checked_cast<double>(options[name], std::string("step: the optimizer's option ") + name + " is",
+                                "a number in the range of float64");
+}
+
+bool flag_option(const nb::dict& options, const char* name) {
+    const nb::object value = options[name];
+    const int truth = PyObject_IsTrue(value.ptr());
+    if (truth < 0) throw nb::python_error();
+    return truth;
+}
+
 void bind_optimizers(nb::module_& module) {
     module.def("sgd_step", [](const std::vector<T>& params, const std::vector<T>& grads,
                               const std::vector<T>& buffers, const nb::dict& options) {
         SgdStep step{};
-        step.lr = nb::cast<double>(options["lr"]);
-        step.momentum = nb::cast<double>(options["momentum"]);
-        step.dampening = nb::cast<double>(options["dampening"]);
-        step.weight_decay = nb::cast<double>(options["weight_decay"]);
-        step.nesterov = nb::cast<bool>(options["nesterov"]);
-        step.maximize = nb::cast<bool>(options["maximize"]);
-        step.first = nb::cast<bool>(options["first"]);
+        step.lr = number_option(options, "lr");
+        step.momentum = number_option(options, "momentum");
+        step.dampening = number_option(options, "dampening");
+        step.weight_decay = number_option(options, "weight_decay");
+        step.nesterov = flag_option(options, "nesterov");
+        step.maximize = flag_option(options, "maximize");
+        step.first = flag_option(options, "first");
         sgd_step(params, grads, buffers, step);
     });
     module.def("adam_step",
                [](const std::vector<T>& params, const std::vector<T>& grads, const std::vector<T>& means,
                   const std::vector<T>& squares, const std::vector<T>& largest, const nb::dict& options) {
                    AdamStep step{};
-                   step.lr = nb::cast<double>(options["lr"]);
-                   step.beta1 = nb::cast<double>(options["beta1"]);
-                   step.beta2 = nb::cast<double>(options["beta2"]);
-                   step.eps = nb::cast<double>(options["eps"]);
-                   step.weight_decay = nb::cast<double>(options["weight_decay"]);
-                   step.correction1 = nb::cast<double>(options["correction1"]);
-                   step.correction2 = nb::cast<double>(options["correction2"]);
-                   step.decoupled = nb::cast<bool>(options["decoupled"]);
-                   step.maximize = nb::cast<bool>(options["maximize"]);
+                   step.lr = number_option(options, "lr");
+                   step.beta1 = number_option(options, "beta1");
+                   step.beta2 = number_option(options, "beta2");
+                   step.eps = number_option(options, "eps");
+                   step.weight_decay = number_option(options, "weight_decay");
+                   step.correction1 = number_option(options, "correction1");
+                   step.correction2 = number_option(options, "correction2");
+                   step.decoupled = flag_option(options, "decoupled");
+                   step.maximize = flag_option(options, "maximize");
                    adam_step(params, grads, {means, squares, largest}, step);
                });
     module.def("unscale", unscale);

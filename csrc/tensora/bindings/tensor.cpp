@@ -1,6 +1,7 @@
 // The class Tensor: attributes, operators, and what it shares with the array API's array object.
 #include <nanobind/stl/pair.h>
 
+#include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/autocast.h"
 #include "tensora/functions.h"
@@ -185,18 +186,6 @@ void find_operators() {
     for (size_t i = 0; i < std::size(signs); ++i) sign_ops[i] = &op_named(signs[i].first);
 }
 
-template <typename E>
-E number_of(const T& x, bool exact) {
-    if (x->dims() != 0 && exact)
-        fail(Kind::type, "tensora: a tensor of shape ", x->shape().words(),
-             " is no index; only a 0-d integer tensor is");
-    if constexpr (std::is_same_v<E, int64_t>) {
-        if (is(x->dtype(), inexact) && exact)
-            fail(Kind::type, "tensora: a tensor of ", name_of(x->dtype()), " is no index");
-    }
-    return nb::cast<E>(scalar_to_python(*x));
-}
-
 void bind_conversions(nb::class_<Tensor>& type) {
     type.def("item", [](const T& x) { return scalar_to_python(*x); }, "The one element as a Python number.");
     type.def("tolist", [](const T& x) { return list_of(*x); }, "Nested lists of Python numbers.");
@@ -234,6 +223,16 @@ void bind_conversions(nb::class_<Tensor>& type) {
     });
 }
 
+void check_gradient(const Tensor& x, const Tensor& grad) {
+    if (!(grad.shape() == x.shape()))
+        fail(Kind::value, "grad: shape ", grad.shape().words(), " for a tensor of shape ", x.shape().words());
+    if (grad.dtype() != x.dtype())
+        fail(Kind::type, "grad: elements of type ", name_of(grad.dtype()), " for a tensor of ",
+             name_of(x.dtype()), "; convert the gradient with .astype()");
+    require(grad.device() == x.device(), "grad: on ", name_of(grad.device()), " for a tensor on ",
+            name_of(x.device()), "; copy the gradient with .to()");
+}
+
 void bind_gradient(nb::class_<Tensor>& type) {
     type.def_prop_rw(
         "requires_grad", [](const T& x) { return x->tracked() || bool(node_of(*x)); },
@@ -264,11 +263,8 @@ void bind_gradient(nb::class_<Tensor>& type) {
             return collected_gradient(*x);
         },
         [](const T& x, nb::handle grad) {
-            T value;
-            if (!grad.is_none()) value = nb::cast<T>(grad);
-            if (value && !(value->shape() == x->shape()))
-                fail(Kind::value, "grad: shape ", value->shape().words(), " for a tensor of shape ",
-                     x->shape().words());
+            const T value = checked_optional_tensor(grad, "grad: assigned");
+            if (value) check_gradient(*x, *value);
             x->make_gradient().grad = std::make_shared<T>(value);
             if (Capture::here()) Capture::here()->gradient_set(x);
         },
@@ -334,9 +330,12 @@ void bind_tensor(nb::module_& module) {
         "__dlpack__",
         [](const T& x, nb::handle stream, nb::handle max_version, nb::handle device,
            std::optional<bool> copy) {
-            const auto wanted = stream.is_none() ? std::nullopt : std::optional(nb::cast<int64_t>(stream));
+            const auto wanted =
+                checked_cast<std::optional<int64_t>>(stream, "__dlpack__: stream is", "None or an integer");
             const auto place =
-                device.is_none() ? dlpack_device(*x) : nb::cast<std::pair<int, int>>(nb::tuple(device));
+                checked_cast<std::optional<std::pair<int, int>>>(device, "__dlpack__: dl_device is",
+                                                                 "None or a tuple (device type, number)")
+                    .value_or(dlpack_device(*x));
             if (place == dlpack_device(*x)) return to_dlpack(x, max_version, copy, wanted);
             if (place.first != 1 || (copy && !*copy)) {
                 PyErr_SetString(

@@ -425,7 +425,7 @@ T call_hooks(const Hooks& hooks, T grad) {
         if (!(next->shape() == grad->shape()))
             fail(Kind::value, "hook: returned a gradient of shape ", next->shape().words(), ", not ",
                  grad->shape().words());
-        grad = next;
+        grad = to_device(cast(next, grad->dtype()), grad->device());
     }
     return grad;
 }

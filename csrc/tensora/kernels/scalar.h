@@ -217,6 +217,9 @@ TENSORA_INLINE E tanh_share(E x) {
 template <typename E>
 TENSORA_INLINE E gelu_tanh_slope(E x) {
     const E p = tanh_share(x);
+    const E limit = E(100);  // beyond it p (1 - p) is 0, and the square of x might be infinite
+    const E near = x > limit ? limit : x < -limit ? -limit : x;
+    x = x - x == E(0) ? near : x;
     return p + E(2) * x * p * (E(1) - p) * E(0.79788456080286535588) * (E(1) + E(0.134145) * x * x);
 }
 template <typename E>

@@ -349,16 +349,20 @@ FLAT(heaviside, 2);
 // entry are the gradient, then the input or output that the slope follows from.
 const Op& elu_op = entry(
     "elu", 2,
-    [](Backward& c) { c.give(0, [&] { return backward_of("elu_backward", c.grad(), c.output(), B); }); },
-    in1 | out0, 10);
+    // From the input: the output plus alpha cancels where it is close to -alpha.
+    [](Backward& c) { c.give(0, [&] { return backward_of("elu_backward", c.grad(), A, B); }); }, in0 | in1,
+    10);
 const Op& elu_backward_op = entry(
     "elu_backward", 3,
     [](Backward& c) {
-        const T u = c.grad(), y = c.input(1);
-        c.give(0, [&] { return backward_of("elu_backward", u, y, c.input(2)); });
-        c.give(1, [&] { return where(greater(y, like(y, 0)), like(y, 0), u * c.input(0)); });
+        const T u = c.grad(), x = c.input(1), alpha = c.input(2);
+        c.give(0, [&] { return backward_of("elu_backward", u, x, alpha); });
+        c.give(1, [&] {
+            const T curve = backward_of("elu_backward", u * c.input(0), x, alpha);
+            return where(greater(x, like(x, 0)), like(x, 0), curve);
+        });
     },
-    in0 | in1 | in2, 2);
+    in0 | in1 | in2, 12);
 TWO(leaky_relu, in0 | in1, 1, backward_of("leaky_relu_backward", g, A, B),
     where(greater(A, like(A, 0)), like(A, 0), g* A));
 const Op& leaky_relu_backward_op = entry(

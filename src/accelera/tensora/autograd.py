@@ -171,14 +171,27 @@ class Context:
         self._versions: tuple[int, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors for the backward part, which finds them in `saved_tensors`."""
+        """Keep tensors, or None, for the backward part, which finds them in `saved_tensors`.
+
+        Raises
+        ------
+        TypeError
+            If an argument is neither a tensor nor None.
+
+        """
+        for i, each in enumerate(tensors):
+            if each is not None and not isinstance(each, Tensor):
+                raise TypeError(
+                    f"save_for_backward: argument {i} is {each!r:.60} ({type(each).__name__}); expected a "
+                    "Tensor or None. Store other values as attributes of ctx"
+                )
         self.saved_tensors = tensors
-        self._versions = tuple(tensor._version() for tensor in tensors)
+        self._versions = tuple(0 if each is None else each._version() for each in tensors)
 
     def check(self, name: str) -> None:
         """Raise RuntimeError if a saved tensor was written in place since."""
         for i, (tensor, version) in enumerate(zip(self.saved_tensors, self._versions, strict=True)):
-            if tensor._version() != version:
+            if tensor is not None and tensor._version() != version:
                 raise RuntimeError(
                     f"backward of '{name}': saved tensor {i}, of shape {tuple(tensor.shape)}, was written in "
                     "place after it was saved, so the gradient is lost; write to a copy instead"
@@ -203,7 +216,8 @@ class Function:
         Raises
         ------
         TypeError
-            If the subclass lacks one of the two methods.
+            If the subclass lacks one of the two methods, or `forward` returns something else than tensors; in
+            the backward pass, if `backward` returns something else than tensors and None.
         RuntimeError
             In the backward pass, if `backward` returns another number of gradients than there are inputs.
 
@@ -217,6 +231,12 @@ class Function:
         with no_grad():
             made = cls.forward(ctx, *inputs)
         outputs = list(made) if isinstance(made, tuple) else [made]
+        for each in outputs:
+            if not isinstance(each, Tensor):
+                raise TypeError(
+                    f"{cls.__name__}.forward returned {each!r:.60} ({type(each).__name__}); "
+                    "expected a Tensor or a tuple of Tensors"
+                )
 
         def gradients(*grads: Any) -> tuple[Any, ...]:
             ctx.check(cls.__name__)

@@ -44,8 +44,8 @@ from accelera.tensora.factorizations import (
     svdvals,
 )
 from accelera.tensora.manipulation import broadcast_shapes
+from accelera.tensora.norms import as_single, power_norm, root_of_squares, squares
 from accelera.tensora.products import matmul, matrix_transpose, multi_dot, outer, tensordot, vander, vecdot
-from accelera.tensora.reductions import power_norm
 
 __all__ = [
     "EigResult",
@@ -258,9 +258,7 @@ def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
     solution = native.matmul(pinv(x1, rtol=rtol), x2)
     m, n = x1.shape[-2:]
     distance = native.subtract(native.matmul(x1, solution), x2)
-    residuals = (
-        native.sum(_squares(distance), axis=-2) if m > n else native.full((0,), 0, real_type(x1.dtype))
-    )
+    residuals = native.sum(squares(distance), axis=-2) if m > n else native.full((0,), 0, real_type(x1.dtype))
     return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rtol))
 
 
@@ -284,20 +282,6 @@ def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
 
 
 # --- norms ------------------------------------------------------------------------------------------------
-
-
-def _root(squares: Any) -> Any:
-    """Square root whose gradient at 0 is 0, not infinite."""
-    if not squares.requires_grad:
-        return native.sqrt(squares)
-    zero = native.equal(squares, 0)
-    return native.where(zero, squares, native.sqrt(native.where(zero, 1.0, squares)))
-
-
-def _squares(x: Any) -> Any:
-    if is_complex(x):
-        return native.add(native.square(native.real(x)), native.square(native.imag(x)))
-    return native.square(x)
 
 
 def _needs_inexact(name: str, x: Any) -> None:
@@ -334,9 +318,8 @@ def matrix_norm(
     rows, columns = (_axis("matrix_norm", each, x.ndim) for each in axis)
     if rows == columns:
         raise ValueError(f"matrix_norm: axes {axis} are one")
-    found = _matrix_norm(
-        native.permute(x, (*(i for i in range(x.ndim) if i not in (rows, columns)), rows, columns)), ord
-    )
+    order = (*(i for i in range(x.ndim) if i not in (rows, columns)), rows, columns)
+    found = native.cast(_matrix_norm(native.permute(as_single(x), order), ord), real_type(x.dtype))
     if not keepdims:
         return found
     return native.reshape(found, tuple(1 if i in (rows, columns) else n for i, n in enumerate(x.shape)))
@@ -344,7 +327,7 @@ def matrix_norm(
 
 def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
     if ord is None or ord == "fro":
-        result = _root(native.sum(_squares(x), axis=(-2, -1)))
+        result = root_of_squares(x, (-2, -1))
     elif min(x.shape[-2:]) == 0 and ord in ("nuc", 2, 1, math.inf) and (ord in ("nuc", 2) or x.size == 0):
         result = native.full(tuple(x.shape[:-2]), 0, real_type(x.dtype))
     elif ord in ("nuc", 2, -2):
@@ -389,17 +372,19 @@ def vector_norm(
     _needs_inexact("vector_norm", x)
     axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
-    def total(each: Any) -> Any:
-        return native.sum(each, axis=axes, keepdims=keepdims)
+    return native.cast(_vector_norm(as_single(x), ord, axes, keepdims), real_type(x.dtype))
 
-    if math.isinf(ord):
-        return _extreme(native.abs(x), ord, axes, keepdims)
-    if ord == 0:
-        return total(native.cast(native.not_equal(x, 0), real_type(x.dtype)))
-    if ord == 1:
-        return total(native.abs(x))
+
+def _vector_norm(x: Any, ord: float, axes: tuple[int, ...], keepdims: bool) -> Any:  # noqa: A002
     if ord == 2:
-        return _root(total(_squares(x)))
+        return root_of_squares(x, axes, keepdims)
+    size = native.abs(x)
+    if math.isinf(ord):
+        return _extreme(size, ord, axes, keepdims)
+    if ord == 0:
+        return native.sum(native.where(native.not_equal(size, 0), 1.0, size), axis=axes, keepdims=keepdims)
+    if ord == 1:
+        return native.sum(size, axis=axes, keepdims=keepdims)
     return power_norm(x, ord, axes, keepdims)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import from_dlpack
-from accelera.tensora.reductions import power_norm
+from accelera.tensora.norms import power_norm
 
 
 def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:

@@ -10,6 +10,7 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
+from accelera.tensora.norms import power_norm, root_of_squares, squares
 from accelera.tensora.sort_search import Selected
 
 Axes = int | tuple[int, ...] | None
@@ -137,11 +138,9 @@ def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
 
     """
     wide = as_inexact(x, "var")
-    distance = _distance_from_mean(wide, axis)
-    if x.dtype in dtypes.KINDS["complex floating"]:
-        distance = native.abs(distance)
-    n = builtins.max(_count(x, axis) - correction, 0)
-    return _cast_back(native.divide(native.sum(native.square(distance), axis, keepdims), float(n)), x)
+    divisor = float(builtins.max(_count(x, axis) - correction, 0))
+    total = native.sum(squares(_distance_from_mean(wide, axis)), axis, keepdims)
+    return _cast_back(native.divide(total, divisor), x)
 
 
 def _distance_from_mean(x: Any, axis: Axes) -> Any:
@@ -162,9 +161,9 @@ def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
 
     The gradient is zero where all elements are equal.
     """
-    variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
-    zero = native.equal(variance, 0)
-    return native.where(zero, 0.0, native.sqrt(native.where(zero, 1.0, variance)))
+    wide = as_inexact(x, "std")
+    divisor = float(builtins.max(_count(x, axis) - correction, 0))
+    return _cast_back(root_of_squares(_distance_from_mean(wide, axis), axis, keepdims, divisor), x)
 
 
 @computes_in("float32")
@@ -210,16 +209,6 @@ def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor
     """Mean over axes of the elements that are not NaN."""
     total = nansum(x, axis=axis, keepdims=keepdims)
     return native.divide(total, native.sum(native.logical_not(native.isnan(x)), axis, keepdims))
-
-
-def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
-    """Root of order `p` of the sum of powers of moduli; its gradient is zero where the element is."""
-    size = native.abs(x)
-    apart = native.not_equal(size, 0)
-    powers = native.where(apart, native.pow(native.where(apart, size, 1.0), p), 0.0)
-    total = native.sum(powers, axis, keepdims)
-    zero = native.equal(total, 0) if p > 0 else native.logical_not(native.all(apart, axis, keepdims))
-    return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
 
 
 @computes_in("float32")

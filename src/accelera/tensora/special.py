@@ -134,10 +134,11 @@ def xlog1py(x1: Any, x2: Any, /) -> Any:
     """``x1 * log1p(x2)``, 0 where x1 is 0 and x2 is not NaN."""
     kind = dtypes.result_type(x1, x2)
     a, b = (x if isinstance(x, Tensor) else native.asarray(x, kind) for x in (x1, x2))
-    # Elsewhere the gradient by x1 is log1p(x2), also where x1 is 0.
+    # At the ends of the domain xlogy has the limits of value and gradients, which are those of PyTorch.
     undefined = native.logical_or(native.less_equal(b, -1), native.equal(b, math.inf))
     nothing = native.logical_and(native.equal(a, 0), undefined)
-    return native.where(nothing, 0.0, native.multiply(a, native.log1p(native.where(nothing, 0.0, b))))
+    ends = native.xlogy(native.where(nothing, a, 1.0), native.add(native.where(nothing, b, 0.0), 1.0))
+    return native.where(nothing, ends, native.multiply(a, native.log1p(native.where(nothing, 0.0, b))))
 
 
 def zeta(x: Any, q: Any, /) -> Any:

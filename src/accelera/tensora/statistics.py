@@ -10,6 +10,7 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import concat, on_axis
+from accelera.tensora.norms import power_scale
 from accelera.tensora.reductions import as_inexact, diff
 from accelera.tensora.sort_search import Selected, sort
 
@@ -72,7 +73,8 @@ def _weighted_correction(weight: Any, aweights: Any, correction: int) -> Any:
 
 def corrcoef(x: Tensor, /) -> Tensor:
     """Correlation coefficients of variables, with the shapes of `cov`."""
-    found = cov(x)
+    wide = as_inexact(x, "corrcoef")
+    found = cov(native.divide(wide, power_scale(native.abs(wide.detach()), 2, -1)))
     if found.ndim == 0:
         return native.divide(found, found)
     n = found.shape[0]
@@ -152,6 +154,7 @@ def mode(x: Tensor, /, *, axis: int = -1, keepdims: bool = False) -> Selected:
     return _gather_selected(x, native.take_along_axis(order, longest, at), at, keepdims)
 
 
+_MAX_SINGLE_RANK = 2**22
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
@@ -164,7 +167,7 @@ def quantile(
     Parameters
     ----------
     x
-        Tensor of float32 or float64.
+        Tensor of a floating-point type.
     q
         Number from 0 to 1, or a vector of them, which makes the first axis of the result.
     axis
@@ -173,6 +176,13 @@ def quantile(
         Keep the axis, with extent 1.
     interpolation
         Between the two nearest elements: "linear", "lower", "higher", "midpoint" or "nearest".
+
+    Raises
+    ------
+    TypeError
+        If the elements are no floating-point numbers.
+    ValueError
+        If the axis is empty, or a level is NaN or outside of the range.
 
     """
     return _quantile(x, q, axis, keepdims, interpolation, skips=False)
@@ -191,8 +201,16 @@ def _quantile(x: Any, q: Any, axis: int | None, keepdims: bool, interpolation: s
         raise ValueError(
             f"quantile: interpolation={interpolation!r}; give one of {', '.join(INTERPOLATIONS)}"
         )
-    levels = q if isinstance(q, Tensor) else native.asarray(q, x.dtype)
-    if levels.ndim > 1 or builtins.bool(native.any(native.logical_or(levels < 0, levels > 1))):
+    if x.dtype not in dtypes.KINDS["real floating"]:
+        raise TypeError(f"quantile: elements of type {x.dtype.name}; convert with .to(float32)")
+    length = x.size if axis is None or x.ndim == 0 else x.shape[axis]
+    if length == 0:
+        raise ValueError(f"quantile: shape {tuple(x.shape)} has no element along the axis")
+    # Ranks of long axes are no float32 numbers, and those of shorter ones no float16 numbers.
+    is_double = x.dtype == dtypes.float64 or length > _MAX_SINGLE_RANK
+    kind = dtypes.float64 if is_double else dtypes.float32
+    levels = native.cast(q, kind) if isinstance(q, Tensor) else native.asarray(q, kind)
+    if levels.ndim > 1 or not builtins.bool(native.all(native.logical_and(levels >= 0, levels <= 1))):
         raise ValueError("quantile: q must be a number or a vector of numbers from 0 to 1")
     at = 0 if axis is None or x.ndim == 0 else axis % x.ndim
     lines = native.reshape(x, (x.size,)) if axis is None or x.ndim == 0 else x
@@ -209,7 +227,7 @@ def _interpolated(x: Any, levels: Any, axis: int, interpolation: str, skips: boo
     in_order = sort(x, axis=axis)
     shape = (levels.size, *(1,) * (x.ndim - axis - 1))
     numbers = native.sum(native.logical_not(native.isnan(x)), axis, True)
-    ranks = native.multiply(native.reshape(levels, shape), native.cast(numbers - 1, x.dtype))
+    ranks = native.multiply(native.reshape(levels, shape), native.cast(numbers - 1, levels.dtype))
     if not skips:
         ranks = native.where(
             native.less(numbers, x.shape[axis]), float(x.shape[axis] - 1), native.maximum(ranks, 0.0)
@@ -219,12 +237,12 @@ def _interpolated(x: Any, levels: Any, axis: int, interpolation: str, skips: boo
         whole = {"lower": native.floor, "higher": native.ceil, "nearest": native.round}[interpolation](ranks)
         return native.take_along_axis(in_order, native.cast(whole, dtypes.int64), axis)
     below = native.floor(ranks)
-    weight = native.subtract(ranks, below) if interpolation == "linear" else native.asarray(0.5, x.dtype)
+    weight = native.subtract(ranks, below) if interpolation == "linear" else native.full((), 0.5, x.dtype)
     low, high = (
         native.take_along_axis(in_order, native.cast(each, dtypes.int64), axis)
         for each in (below, native.ceil(ranks))
     )
-    return native.lerp(low, high, weight)
+    return native.lerp(low, high, native.cast(weight, x.dtype))
 
 
 # --- histograms -------------------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ TERNARY: dict[str, Formula] = {
     "lerp": lambda x, y, z: x + z * (y - x),
     "addcmul": lambda x, y, z: x + y * z,
     "softplus": _softplus,
-    "elu_backward": lambda x, y, z: jnp.where(y > 0, x, x * (y + z)),
+    "elu_backward": lambda x, y, z: jnp.where(y > 0, x, x * (z * jnp.exp(jnp.minimum(y, 0)))),
     "leaky_relu_backward": lambda x, y, z: jnp.where(y > 0, x, x * z),
     "clip_backward": lambda x, y, z: jnp.where(y == z, x, 0),
     "hardtanh": _clip,

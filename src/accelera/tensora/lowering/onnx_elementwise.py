@@ -215,7 +215,7 @@ def _truth(x: GraphValue) -> GraphValue:
 
 
 def _elu_backward(x: GraphValue, y: GraphValue, alpha: GraphValue) -> GraphValue:
-    return _where(y > 0, x, x * (y + alpha))
+    return _where(y > 0, x, x * (alpha * exp(y)))
 
 
 UNARY: dict[str, Formula] = {

@@ -597,9 +597,23 @@ class _BackwardHooks:
     def _run_hooks(self, grad_inputs: tuple[Any, ...]) -> None:
         for hook in list(self._module._backward_hooks.values()):
             result = hook(self._module, grad_inputs, tuple(self._grad_outputs))
-            if result is not None:
-                grad_inputs = result if isinstance(result, tuple) else (result,)
+            if result is not None and self._waits_for_inputs:
+                grad_inputs = self._replacement("backward hook", result, grad_inputs)
                 self._grad_inputs = list(grad_inputs)
+
+    def _replacement(self, kind: str, result: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the gradients that a hook returned in place of `grads`; raise if they do not fit."""
+        made = result if isinstance(result, tuple) else (result,)
+        where = f"{kind} of {type(self._module).__name__}"
+        for each in made:
+            if each is not None and not isinstance(each, Tensor):
+                raise TypeError(
+                    f"{where}: returned {each!r:.60} ({type(each).__name__}); expected a Tensor, None, or a "
+                    "tuple of them"
+                )
+        if len(made) != len(grads):
+            raise RuntimeError(f"{where}: returned {len(made)} gradients, expected {len(grads)}")
+        return made
 
     def outputs(self, output: Any) -> Any:
         """Return the output, at whose gradients the hooks begin."""
@@ -625,7 +639,8 @@ class _BackwardHooks:
         for hook in list(self._module._backward_pre_hooks.values()):
             result = hook(self._module, tuple(self._grad_outputs))
             if result is not None:
-                self._grad_outputs = list(result if isinstance(result, tuple) else (result,))
+                grads = tuple(self._grad_outputs)
+                self._grad_outputs = list(self._replacement("backward pre-hook", result, grads))
         if not self._waits_for_inputs:
             self._run_hooks((None,) * len(self._grad_inputs))
         return tuple(self._grad_outputs[i] for i in tracked)

@@ -84,7 +84,8 @@ class Optimizer(ABC):
         self.param_groups.append(made)
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise ValueError if an option of the group is out of range."""
+        """Raise ValueError if an option of the group is out of range, and TypeError if it is no number."""
+        _check_types(type(self).__name__, group)
         for option in ("lr", "eps", "weight_decay", "momentum"):
             if not group.get(option, 0) >= 0:
                 raise ValueError(f"{type(self).__name__}: {option}={group[option]}; give 0 or more")
@@ -235,6 +236,30 @@ _NOT_TAKEN = {"params", "foreach", "fused", "capturable", "differentiable"}
 """Of the groups of a saved state: numbers of parameters, and how PyTorch computes."""
 _SCALAR_STATES = {"step", "mu_product", "eta", "mu"}
 """Parts of a state that are numbers here, and tensors with one element in PyTorch."""
+
+
+_NUMBER_OPTIONS = frozenset(
+    {"lr", "lr_decay", "eps", "weight_decay", "momentum", "dampening", "alpha", "rho", "lambd", "t0", "d"}
+    | {"momentum_decay", "initial_accumulator_value", "beta2_decay"}
+)
+_PAIR_OPTIONS = frozenset({"betas", "etas", "step_sizes"})
+
+
+def _is_real_number(value: Any) -> bool:
+    return hasattr(value, "__float__")
+
+
+def _check_types(optimizer: str, group: dict[str, Any]) -> None:
+    """Raise TypeError for an option that is not a number, or not a pair of numbers."""
+    for option in _NUMBER_OPTIONS & group.keys():
+        value = group[option]
+        if not _is_real_number(value):
+            raise TypeError(f"{optimizer}: {option}={value!r:.60} ({type(value).__name__}); give a number")
+    for option in _PAIR_OPTIONS & group.keys():
+        value = group[option]
+        is_pair = isinstance(value, tuple | list) and len(value) == 2
+        if not is_pair or not all(map(_is_real_number, value)):
+            raise TypeError(f"{optimizer}: {option}={value!r:.60}; give two numbers")
 
 
 def _split_names(
