@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from accelera.execution import ProcessesExecutor, StrategyManager
+from accelera.execution.hardware.cpu_share import usable_cores
 from tests.architecture.repository import run_python
 
 HERE: contextvars.ContextVar[str] = contextvars.ContextVar("HERE", default="unset")
@@ -103,6 +104,44 @@ def torch_state(task: int) -> tuple[Any, ...]:
     return product.requires_grad, product.is_inference(), str(product.dtype)
 
 
+def torch_settings(task: int) -> tuple[Any, ...]:
+    created = torch.zeros(task + 1)
+    return (
+        str(created.dtype),
+        created.device.type,
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+    )
+
+
+def default_dtype(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    return process_setting(torch.set_default_dtype, torch.get_default_dtype(), dtype)
+
+
+def default_device(device: str | None) -> contextlib.AbstractContextManager[None]:
+    return process_setting(torch.set_default_device, None, device)
+
+
+@contextlib.contextmanager
+def deterministic(warn_only: bool) -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def matmul_precision(precision: str) -> contextlib.AbstractContextManager[None]:
+    return process_setting(
+        torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), precision
+    )
+
+
 def unset(task: int) -> str:
     try:
         return str(UNSET.get())
@@ -131,6 +170,23 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "warning that is ignored": (lambda: warning_filter("ignore", UserWarning), warned),
     "no gradients": (torch.no_grad, torch_state),
     "inference": (torch.inference_mode, torch_state),
+    "gradients turned off for good": (
+        lambda: process_setting(torch.set_grad_enabled, True, False),
+        torch_settings,
+    ),
+    "default type": (lambda: default_dtype(torch.float64), torch_settings),
+    "half as default type": (lambda: default_dtype(torch.bfloat16), torch_settings),
+    "default device": (lambda: default_device("meta"), torch_settings),
+    "device of a block": (lambda: torch.device("meta"), torch_settings),
+    "deterministic algorithms": (lambda: deterministic(False), torch_settings),
+    "deterministic algorithms that warn": (lambda: deterministic(True), torch_settings),
+    "matmul precision": (lambda: matmul_precision("medium"), torch_settings),
+    "higher matmul precision": (lambda: matmul_precision("high"), torch_settings),
+    "anomaly detection": (lambda: torch.autograd.set_detect_anomaly(True), torch_settings),
+    "cuDNN": (
+        lambda: torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=True),
+        torch_settings,
+    ),
     "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), torch_state),
 }
 
@@ -152,6 +208,13 @@ def test_tasks_have_the_state_of_their_caller(manager: StrategyManager, setting:
         for context in (contextlib.nullcontext, make, contextlib.nullcontext):
             with context():
                 assert outputs() == [function(task) for task in range(6)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_torch_uses_the_threads_of_the_caller_and_of_its_share(count: int) -> None:
+    with process_setting(torch.set_num_threads, torch.get_num_threads(), count), ProcessesExecutor(1) as one:
+        seen = one.execute_batch(range(3), lambda task: (torch.get_num_threads(), usable_cores()))
+    assert seen == [(min(count, cores), cores) for _, cores in seen]
 
 
 def test_a_variable_without_a_module_keeps_its_identity(manager: StrategyManager) -> None:

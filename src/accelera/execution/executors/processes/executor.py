@@ -29,11 +29,12 @@ from accelera.execution.executors.processes.pool import (
     ProcessPool,
     WorkerDied,
 )
+from accelera.execution.executors.threads import THREADS
 from accelera.execution.hardware.cpu_share import process_share, usable_cores
 from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, identity_of, name_of
 from accelera.execution.tasks.balance import TimedSize
-from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
-from accelera.execution.tasks.run import lane_thread, run_lane, run_range
+from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
+from accelera.execution.tasks.run import in_context, run_lane, run_range
 
 PIECE_S: Final = 50e-3
 """Seconds that a range should take; handing one out costs about a tenth of a millisecond."""
@@ -204,19 +205,19 @@ class ProcessDispatcher:
         The calling thread drives no worker, so that a log handler or stream may run a batch itself. With
         ``may_leave`` it leaves late drivers behind once the batch is stopped.
         """
-        threads = [lane_thread(self._queue, self._drive, "driver") for _ in range(self._drivers)]
+        drivers: list[Joinable] = []
         try:
-            for thread in threads:
+            for _ in range(self._drivers):
                 self._delivery.add_driver()
-                thread.start()
+                drivers.append(THREADS.run(in_context(self._queue, self._drive)))
             self._delivery.run(until_stopped=may_leave)
         finally:
             self._delivery.close()
         if may_leave:
-            self._queue.wait(threads)
+            self._queue.wait(drivers)
             return
-        for thread in threads:
-            thread.join()
+        for driver in drivers:
+            driver.join()
 
     def _drive(self) -> None:
         """Take pieces until nothing is left; an error of the workers ends the batch."""
