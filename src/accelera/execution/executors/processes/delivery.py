@@ -38,7 +38,7 @@ def is_delivering() -> bool:
 
 
 @final
-class _Event(NamedTuple):
+class _OutputEvent(NamedTuple):
     """Packed output of a task."""
 
     packed: Part
@@ -65,7 +65,7 @@ class OutputDelivery:
         self._stopped = stopped
         self._has_waiting_drivers = has_waiting_drivers
         self._turn = threading.Condition()
-        self._pending: deque[_Event] = deque()
+        self._pending: deque[_OutputEvent] = deque()
         self._pending_bytes = 0
         self._put_count = 0
         self._delivered_count = 0
@@ -139,12 +139,12 @@ class OutputDelivery:
     def _append(self, events: Sequence[Part], *, is_deferred: bool = False) -> None:
         if self._is_closed:
             return
-        self._pending.extend(_Event(event, is_deferred) for event in events)
+        self._pending.extend(_OutputEvent(event, is_deferred) for event in events)
         self._put_count += len(events)
         self._pending_bytes += sum(map(len, events))
         self._turn.notify_all()
 
-    def _next(self, until_stopped: bool) -> _Event | None:
+    def _next(self, until_stopped: bool) -> _OutputEvent | None:
         """Return the next event; None after the last, when nothing more is accepted."""
         with self._turn:
             while not self._pending:
