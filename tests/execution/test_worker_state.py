@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from accelera.execution import ProcessesExecutor, StrategyManager
+from accelera.execution.hardware.cpu_share import usable_cores
 from tests.architecture.repository import run_python
 
 HERE: contextvars.ContextVar[str] = contextvars.ContextVar("HERE", default="unset")
@@ -53,23 +54,20 @@ def variable(value: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recursion_limit(limit: int) -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit)
+def process_setting(set_value: Callable[[Any], object], before: Any, value: Any) -> Iterator[None]:
+    set_value(value)
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        set_value(before)
 
 
-@contextlib.contextmanager
-def int_digits(limit: int) -> Iterator[None]:
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(limit)
-    try:
-        yield
-    finally:
-        sys.set_int_max_str_digits(before)
+def recursion_limit(limit: int) -> contextlib.AbstractContextManager[None]:
+    return process_setting(sys.setrecursionlimit, sys.getrecursionlimit(), limit)
+
+
+def int_digits(limit: int) -> contextlib.AbstractContextManager[None]:
+    return process_setting(sys.set_int_max_str_digits, sys.get_int_max_str_digits(), limit)
 
 
 @contextlib.contextmanager
@@ -106,6 +104,44 @@ def torch_state(task: int) -> tuple[Any, ...]:
     return product.requires_grad, product.is_inference(), str(product.dtype)
 
 
+def torch_settings(task: int) -> tuple[Any, ...]:
+    created = torch.zeros(task + 1)
+    return (
+        str(created.dtype),
+        created.device.type,
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_anomaly_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+    )
+
+
+def default_dtype(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    return process_setting(torch.set_default_dtype, torch.get_default_dtype(), dtype)
+
+
+def default_device(device: str | None) -> contextlib.AbstractContextManager[None]:
+    return process_setting(torch.set_default_device, None, device)
+
+
+@contextlib.contextmanager
+def deterministic(warn_only: bool) -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def matmul_precision(precision: str) -> contextlib.AbstractContextManager[None]:
+    return process_setting(
+        torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), precision
+    )
+
+
 def unset(task: int) -> str:
     try:
         return str(UNSET.get())
@@ -134,6 +170,23 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "warning that is ignored": (lambda: warning_filter("ignore", UserWarning), warned),
     "no gradients": (torch.no_grad, torch_state),
     "inference": (torch.inference_mode, torch_state),
+    "gradients turned off for good": (
+        lambda: process_setting(torch.set_grad_enabled, True, False),
+        torch_settings,
+    ),
+    "default type": (lambda: default_dtype(torch.float64), torch_settings),
+    "half as default type": (lambda: default_dtype(torch.bfloat16), torch_settings),
+    "default device": (lambda: default_device("meta"), torch_settings),
+    "device of a block": (lambda: torch.device("meta"), torch_settings),
+    "deterministic algorithms": (lambda: deterministic(False), torch_settings),
+    "deterministic algorithms that warn": (lambda: deterministic(True), torch_settings),
+    "matmul precision": (lambda: matmul_precision("medium"), torch_settings),
+    "higher matmul precision": (lambda: matmul_precision("high"), torch_settings),
+    "anomaly detection": (lambda: torch.autograd.set_detect_anomaly(True), torch_settings),
+    "cuDNN": (
+        lambda: torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=True),
+        torch_settings,
+    ),
     "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), torch_state),
 }
 
@@ -155,6 +208,13 @@ def test_tasks_have_the_state_of_their_caller(manager: StrategyManager, setting:
         for context in (contextlib.nullcontext, make, contextlib.nullcontext):
             with context():
                 assert outputs() == [function(task) for task in range(6)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_torch_uses_the_threads_of_the_caller_and_of_its_share(count: int) -> None:
+    with process_setting(torch.set_num_threads, torch.get_num_threads(), count), ProcessesExecutor(1) as one:
+        seen = one.execute_batch(range(3), lambda task: (torch.get_num_threads(), usable_cores()))
+    assert seen == [(min(count, cores), cores) for _, cores in seen]
 
 
 def test_a_variable_without_a_module_keeps_its_identity(manager: StrategyManager) -> None:
@@ -310,17 +370,6 @@ def test_filters_hold_for_the_warnings_of_all_workers_together(manager: Strategy
             warnings.simplefilter(action)
             manager.execute(range(6), function)
         assert len(records) == (6 if action == "always" else 1)
-
-
-class Broken(io.StringIO):
-    def write(self, text: str) -> int:
-        raise BrokenPipeError("no reader")
-
-
-def test_a_stream_of_the_caller_that_fails_ends_the_batch(manager: StrategyManager) -> None:
-    with contextlib.redirect_stdout(Broken()), pytest.raises(BrokenPipeError):
-        manager.execute(range(3), print)
-    assert manager.execute(range(3), abs).outputs == [0, 1, 2]
 
 
 def test_a_process_that_a_task_forks_leaves_the_connection_alone(manager: StrategyManager) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, final
+from typing import Any, Final, final
 
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import outputs_of
@@ -107,7 +107,7 @@ class ThreadPool:
         self._idle = []
 
 
-_POOL = ThreadPool()
+THREADS: Final = ThreadPool()
 """Of all executors of this process."""
 
 
@@ -183,7 +183,7 @@ class ThreadsExecutor:
                 queue.wait([self._start(queue, count) for _ in range(count)])
 
     def _start(self, queue: TaskQueue, count: int) -> Joinable:
-        return _POOL.run(in_context(queue, functools.partial(self._pull_in_pool, queue, count)))
+        return THREADS.run(in_context(queue, functools.partial(self._pull_in_pool, queue, count)))
 
     def _pull_in_pool(self, queue: TaskQueue, count: int) -> None:
         apply_thread_limits()

@@ -1,4 +1,4 @@
-"""Modes of torch that a thread has set: gradients, inference and autocast."""
+"""Modes of torch that a thread has set: gradients, inference, autocast and the default device."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:
                 modes.append((torch.enable_grad, ()))
         elif not torch.is_grad_enabled():
             modes.append((torch.no_grad, ()))
+        device = torch.get_default_device()
+        if device.type != "cpu":
+            modes.append((torch.device, (str(device),)))
     except AttributeError:
         return []
     return modes

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 from accelera.execution.executors.processes.pickling import dumps
+from accelera.execution.executors.processes.torch_settings import TorchSettings
 from accelera.execution.executors.processes.warning_filters import (
     SentFilter,
     current_filters,
     set_filters,
 )
+from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.tasks.torch_modes import torch_modes
 
 Returned = TypeVar("Returned")
@@ -60,6 +62,7 @@ class CallerState(NamedTuple):
     """How NumPy handles floating-point errors, its error callback and its print options; None: by default."""
     torch_modes: bytes | None
     """Constructors and arguments of the modes that are set; None without any."""
+    torch_settings: TorchSettings
     recursion_limit: int
     int_digits: int | None
     """The most digits of an integer in text; None where Python has no such limit."""
@@ -79,6 +82,7 @@ class CallerState(NamedTuple):
             _decimal_context(),
             _numpy_options(),
             _packed(modes) if (modes := torch_modes()) else None,
+            TorchSettings.here(),
             sys.getrecursionlimit(),
             getattr(sys, "get_int_max_str_digits", lambda: None)(),
             current_filters(),
@@ -99,6 +103,8 @@ class WorkerContext:
 
     def enter(self, state: CallerState) -> None:
         """Apply ``state`` to this process and to the context of ``run``."""
+        with imports_as_in_caller():
+            state.torch_settings.apply(usable_cores())
         sys.setrecursionlimit(state.recursion_limit)
         if state.int_digits is not None and hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(state.int_digits)

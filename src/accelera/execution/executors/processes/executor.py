@@ -8,30 +8,33 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from accelera.errors import DeviceError, PoisonTaskError, TransferError, UnknownOutcomeError
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, outputs_of
+from accelera.execution.executors.processes.delivery import OutputDelivery, is_delivering
 from accelera.execution.executors.processes.errors import unpack_error
 from accelera.execution.executors.processes.messages import (
     FUNCTION,
     STARTING,
     FunctionPayload,
+    Part,
     WorkerReply,
     pack,
+    unpack,
 )
 from accelera.execution.executors.processes.pool import (
     MOST_FAILED_STARTS,
     ProcessPool,
     WorkerDied,
-    WorkerSlot,
 )
+from accelera.execution.executors.threads import THREADS
 from accelera.execution.hardware.cpu_share import process_share, usable_cores
 from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, identity_of, name_of
 from accelera.execution.tasks.balance import TimedSize
-from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
-from accelera.execution.tasks.run import lane_thread, run_lane, run_range
+from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
+from accelera.execution.tasks.run import in_context, run_lane, run_range
 
 PIECE_S: Final = 50e-3
 """Seconds that a range should take; handing one out costs about a tenth of a millisecond."""
@@ -90,10 +93,14 @@ class ProcessesExecutor(Closeable):
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        run_lane(queue, self._carry_out, "drivers", caller=caller)
+        if not caller and is_delivering():
+            # Only this thread may call a handler that it is in: it holds the handler's lock.
+            self._carry_out(queue, may_leave=True)
+        else:
+            run_lane(queue, self._carry_out, "drivers", caller=caller)
 
-    def _carry_out(self, queue: TaskQueue) -> None:
-        """Carry out the batch with the calling thread as a driver."""
+    def _carry_out(self, queue: TaskQueue, may_leave: bool = False) -> None:
+        """Run the batch; the calling thread delivers the output of its tasks."""
         if process_share() is not None:
             _run_inline(queue)
             return
@@ -108,12 +115,7 @@ class ProcessesExecutor(Closeable):
         count = min(self.workers, max(queue.left, 1), queue.limit.cpu or self.workers)
         task_s = self._task_s.get(name)
         dispatcher = ProcessDispatcher(self._pool, queue, payload, count, task_s=task_s)
-        threads = [lane_thread(queue, dispatcher.pull, "driver") for _ in range(1, count)]
-        for thread in threads:
-            thread.start()
-        dispatcher.pull()
-        for thread in threads:
-            thread.join()
+        dispatcher.run(may_leave=may_leave)
         self._remember(name, dispatcher)
 
     def task_s(self, function: Callable[..., Any]) -> float:
@@ -144,6 +146,19 @@ def _run_inline(queue: TaskQueue) -> None:
         run_range(queue, piece, PROCESSES)
 
 
+_PackedReply = tuple[WorkerReply, Sequence[Part]]
+"""A reply, and the parts of its outputs."""
+
+
+@final
+class _LostWorker(NamedTuple):
+    """A worker that died, and the number of workers in a row that died before they were ready."""
+
+    at: int
+    status: int | None
+    failed_starts: int
+
+
 @final
 class ProcessDispatcher:
     """One batch, driven by several threads.
@@ -157,7 +172,7 @@ class ProcessDispatcher:
     payload
         Its function.
     drivers
-        How many threads call ``pull``.
+        Number of threads that drive workers.
     task_s
         Seconds that a task of this function took before; None: not known.
     """
@@ -177,18 +192,41 @@ class ProcessDispatcher:
         self._drivers = drivers
         self._task_s = task_s
         self._deaths: Counter[int] = Counter()
+        self._delivery = OutputDelivery(self._stopped, lambda: pool.has_waiting_threads)
         self._lock = threading.Lock()
         self.ran_tasks = 0
         """How many tasks came to an end."""
         self.ran_s = 0.0
         """Seconds that their pieces took, handing out included, summed over all drivers."""
 
-    def pull(self) -> None:
-        """Take pieces until nothing is left; what goes wrong with the workers ends the batch."""
+    def run(self, *, may_leave: bool) -> None:
+        """Run the batch: drivers in threads, and the delivery of output in the calling thread.
+
+        The calling thread drives no worker, so that a log handler or stream may run a batch itself. With
+        ``may_leave`` it leaves late drivers behind once the batch is stopped.
+        """
+        drivers: list[Joinable] = []
+        try:
+            for _ in range(self._drivers):
+                self._delivery.add_driver()
+                drivers.append(THREADS.run(in_context(self._queue, self._drive)))
+            self._delivery.run(until_stopped=may_leave)
+        finally:
+            self._delivery.close()
+        if may_leave:
+            self._queue.wait(drivers)
+            return
+        for driver in drivers:
+            driver.join()
+
+    def _drive(self) -> None:
+        """Take pieces until nothing is left; an error of the workers ends the batch."""
         try:
             self._pull()
         except Exception as error:
             self._queue.abort(error)
+        finally:
+            self._delivery.remove_driver()
 
     def _pull(self) -> None:
         size = TimedSize(PIECE_S, self._drivers, least_s=LEAST_S, task_s=self._task_s)
@@ -224,20 +262,31 @@ class ProcessDispatcher:
             packed = pack(piece.tasks)
         except Exception as error:
             return self._unsendable_tasks(piece, f"{type(error).__name__}: {error}")
+        outcome = self._run_in_worker(packed)
+        # A handler of the caller may run a batch itself: this one holds no worker while it waits.
+        self._delivery.wait_until_delivered()
+        if outcome is None:
+            return self._put_back(piece)
+        if isinstance(outcome, _LostWorker):
+            return self._handle_death(outcome, piece)
+        reply, outputs = _unpack_outputs(*outcome)
+        return self._settle(piece, reply, outputs, time.perf_counter() - began)
+
+    def _run_in_worker(
+        self, packed: Sequence[Part]
+    ) -> tuple[WorkerReply, Sequence[Part]] | _LostWorker | None:
+        """Run packed tasks in a worker; None if the batch was stopped before a reply."""
         with self._pool.acquire(self._stopped) as slot:
             if slot is None:
-                return self._put_back(piece)
+                return None
             try:
-                replied = self._pool.ready(slot, self._payload.reloads).run(
-                    self._payload, packed, self._stopped
-                )
-            except WorkerDied as lost:
-                return self._handle_death(lost, piece, slot)
+                worker = self._pool.ready(slot, self._payload.reloads)
+                replied = worker.run(self._payload, packed, self._stopped, self._delivery.put)
+            except WorkerDied as death:
+                slot.failed_starts += death.at in (STARTING, FUNCTION)
+                return _LostWorker(death.at, death.status, slot.failed_starts)
             slot.failed_starts = 0
-        if replied is None:
-            return self._put_back(piece)
-        reply, outputs = replied
-        return self._settle(piece, reply, outputs, time.perf_counter() - began)
+            return replied
 
     def _stopped(self) -> bool:
         return self._queue.sleep(0.0)
@@ -300,14 +349,12 @@ class ProcessDispatcher:
             self._queue.fail(index, TransferError(_unpicklable_text(index, "returned", reply.why)), PROCESSES)
         return [], reply.done
 
-    def _handle_death(
-        self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot
-    ) -> tuple[list[TaskRange], int]:
+    def _handle_death(self, lost: _LostWorker, piece: TaskRange) -> tuple[list[TaskRange], int]:
         """Return what to retry here after a worker died on ``piece``, and how many tasks ended."""
         if self._pool.closed:
             raise DeviceError("[processes] the executor was closed while a batch ran: close it afterwards")
         if lost.at in (STARTING, FUNCTION):
-            return self._handle_failed_start(lost, piece, slot)
+            return self._handle_failed_start(lost, piece)
         begun = max(0, min(lost.at + 1, len(piece.tasks)))
         if not self._queue.reruns and begun:
             self._fail_as_unknown(piece.part(0, begun), lost)
@@ -318,7 +365,7 @@ class ProcessDispatcher:
         return self._retry_suspect(piece, max(0, min(lost.at, len(piece.tasks) - 1)), lost)
 
     def _retry_suspect(
-        self, piece: TaskRange, position: int, lost: WorkerDied
+        self, piece: TaskRange, position: int, lost: _LostWorker
     ) -> tuple[list[TaskRange], int]:
         """Try the task that a worker died on once more, by itself."""
         for part in (piece.part(0, position), piece.part(position + 1, len(piece.tasks))):
@@ -338,7 +385,7 @@ class ProcessDispatcher:
         self._queue.fail(index, error, PROCESSES)
         return [], 1
 
-    def _fail_as_unknown(self, piece: TaskRange, lost: WorkerDied) -> None:
+    def _fail_as_unknown(self, piece: TaskRange, lost: _LostWorker) -> None:
         for index in range(piece.start, piece.stop):
             error = UnknownOutcomeError(
                 f"[processes] task {index} was with a worker process that died ({_exit_text(lost.status)}),"
@@ -346,17 +393,24 @@ class ProcessDispatcher:
             )
             self._queue.fail(index, error, PROCESSES)
 
-    def _handle_failed_start(
-        self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot
-    ) -> tuple[list[TaskRange], int]:
-        slot.failed_starts += 1
-        if slot.failed_starts < MOST_FAILED_STARTS:
+    def _handle_failed_start(self, lost: _LostWorker, piece: TaskRange) -> tuple[list[TaskRange], int]:
+        if lost.failed_starts < MOST_FAILED_STARTS:
             return [piece], 0
         at = "while loading the function" if lost.at == FUNCTION else "before they were ready"
         raise DeviceError(
-            f"[processes] {slot.failed_starts} worker processes died {at} ({_exit_text(lost.status)}): see"
+            f"[processes] {lost.failed_starts} worker processes died {at} ({_exit_text(lost.status)}): see"
             f" what they wrote to stderr; threads run the same work in this process"
         )
+
+
+def _unpack_outputs(reply: WorkerReply, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
+    if not parts:
+        return reply, ()
+    try:
+        return reply, unpack(parts)
+    except Exception as error:
+        why = f"unpickling it: {type(error).__name__}: {error}"
+        return reply._replace(unreadable="outputs", why=why), ()
 
 
 def _halves(piece: TaskRange) -> list[TaskRange]:

@@ -1,4 +1,4 @@
-"""Text, log records and warnings of tasks in workers, for the streams and handlers of the caller."""
+"""Text, log records and warnings of tasks in workers, sent to the process of the caller."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from typing import Any, Final, TextIO, final
 
 from accelera.execution.executors.processes.messages import MessageSocket, Part, pack, unpack
 
-_LOGGER = logging.getLogger("accelera.execution")
-_FOREIGN: Final[dict[str, Any]] = {}
-"""Registry of warnings in modules that this process has not imported."""
 MOST_WAITING: Final = 10_000
 """Records and lines that a worker without a request keeps for the next one, the latest."""
 _EVENT: Final = b"events"
@@ -29,57 +26,6 @@ _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "a
 def is_output(parts: Sequence[Part]) -> bool:
     """Return whether a message of a worker holds output of its tasks instead of a reply."""
     return parts[0] == _EVENT
-
-
-@final
-class DeliveryError(Exception):
-    """A stream or handler of the caller raised ``error``."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def deliver_output(parts: Sequence[Part]) -> None:
-    """Write, log and show here the output that the message of a worker holds.
-
-    Raises
-    ------
-    DeliveryError
-        When a stream or handler raises.
-    """
-    for part in parts[1:]:
-        try:
-            kind, content = unpack([part])
-        except Exception as error:
-            _LOGGER.debug("output of a worker cannot be unpickled: %r", error)
-            continue
-        try:
-            _deliver(kind, content)
-        except Exception as error:
-            raise DeliveryError(error) from error
-
-
-def _deliver(kind: str, content: Any) -> None:
-    if kind == "log":
-        record = logging.makeLogRecord(content)
-        logging.getLogger(record.name).handle(record)
-    elif kind == "warning":
-        _show_here(*content)
-    else:
-        stream: TextIO | None = getattr(sys, kind)
-        if stream is not None:
-            stream.write(content)
-
-
-def _show_here(
-    message: Warning | str, category: type[Warning], filename: str, line: int, module: str
-) -> None:
-    """Show a warning unless the filters of this process, or that it was shown before, are against it."""
-    globals_here = vars(sys.modules[module]) if module in sys.modules else _FOREIGN
-    registry = globals_here.setdefault("__warningregistry__", {})
-    with contextlib.suppress(Warning):  # the filters have changed: a worker raises errors itself
-        warnings.warn_explicit(message, category, filename, line, module, registry)
 
 
 @final

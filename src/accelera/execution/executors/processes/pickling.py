@@ -11,6 +11,8 @@ from typing import Any
 import cloudpickle
 
 from accelera.execution.executors.processes.context_variables import reduce_variable
+from accelera.execution.executors.processes.decorated_functions import reduce_decorated
+from accelera.execution.executors.processes.script_classes import complete_class
 
 
 class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -20,7 +22,10 @@ class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Return the reduced form of ``obj`` for pickling."""
         if type(obj) is contextvars.ContextVar:
             return reduce_variable(obj)
-        return super().reducer_override(obj)
+        reduced = reduce_decorated(obj)
+        if reduced is None:
+            reduced = super().reducer_override(obj)
+        return complete_class(obj, reduced) if isinstance(obj, type) else reduced
 
 
 def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.spawn import get_executable
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
-from typing import Any, Final, final
+from typing import Final, final
 
 from accelera.errors import DeviceError
 from accelera.execution.executors.processes.caller_state import CallerState
@@ -35,7 +35,7 @@ from accelera.execution.executors.processes.messages import (
     pack,
     unpack,
 )
-from accelera.execution.executors.processes.output import DeliveryError, deliver_output, is_output
+from accelera.execution.executors.processes.output import is_output
 from accelera.execution.executors.processes.reloads import RELOADS
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import WORKER_IDS
@@ -106,9 +106,16 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def run(
-        self, payload: FunctionPayload, tasks: Sequence[Part], stopped: Callable[[], bool]
-    ) -> tuple[WorkerReply, Sequence[Any]] | None:
-        """Run packed tasks and return the reply; None when the worker was killed for being late.
+        self,
+        payload: FunctionPayload,
+        tasks: Sequence[Part],
+        stopped: Callable[[], bool],
+        put_output: Callable[[Sequence[Part]], None],
+    ) -> tuple[WorkerReply, Sequence[Part]] | None:
+        """Run packed tasks; return the reply and packed outputs, or None if it was late and was killed.
+
+        ``put_output`` receives the output of the tasks, packed, while they run. Nothing that the caller has
+        written runs here, as it may need a worker itself: it unpacks the outputs after it has released this.
 
         Raises
         ------
@@ -121,13 +128,10 @@ class WorkerProcess:
             cell[AT] = IDLE
         try:
             self._socket.send([*self._request(payload), *tasks])
-            parts = self._await_reply(stopped)
+            parts = self._await_reply(stopped, put_output)
             if parts is None:
                 self.kill()
                 return None
-        except DeliveryError as failed:
-            self.kill()
-            raise failed.error from None
         except (OSError, EOFError):
             self.kill()
             raise WorkerDied(cell[AT], self._process.returncode) from None
@@ -175,29 +179,24 @@ class WorkerProcess:
         request = WorkerRequest(payload.batch, payload.digest, len(function_parts), forget, moved, caller)
         return [*pack(tuple(request)), *function_parts]
 
-    def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
+    def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Part]]:
         reply = WorkerReply(*unpack(parts[:1]))
         if reply.unreadable == "function":
             self._sent_functions.remove(payload.digest)
             self._environment = self._caller = None
-        if len(parts) == 1:
-            return reply, ()
-        try:
-            return reply, unpack(parts[1:])
-        except Exception as error:
-            return reply._replace(
-                unreadable="outputs", why=f"unpickling it: {type(error).__name__}: {error}"
-            ), ()
+        return reply, parts[1:]
 
-    def _await_reply(self, stopped: Callable[[], bool]) -> Sequence[Part] | None:
-        """Return the reply and deliver output of tasks meanwhile; None without a reply to a stopped batch."""
+    def _await_reply(
+        self, stopped: Callable[[], bool], put_output: Callable[[Sequence[Part]], None]
+    ) -> Sequence[Part] | None:
+        """Return the reply and pass output of tasks on meanwhile; None without a reply to a stopped batch."""
         until_s = math.inf
         while time.monotonic() < until_s:
             if self._socket.readable(min(POLL_S, max(0.0, until_s - time.monotonic()))):
                 parts = self._socket.receive()
                 if not is_output(parts):
                     return parts
-                deliver_output(parts)
+                put_output(parts[1:])
             elif not self.alive and not self._socket.readable(0):
                 raise EOFError
             if until_s == math.inf and stopped():
@@ -269,6 +268,7 @@ class ProcessPool:
         self._lock = threading.Lock()
         self._slots = [WorkerSlot(cores) for _ in range(count)]
         self._idle: queue.LifoQueue[WorkerSlot] = queue.LifoQueue()
+        self._waiting_threads: set[int] = set()
         self.closed = False
         for slot in reversed(self._slots):
             self._idle.put(slot)
@@ -288,6 +288,11 @@ class ProcessPool:
         """Of the workers that have been started."""
         workers = [slot.worker for slot in self._slots]
         return [worker.process_id for worker in workers if worker is not None]
+
+    @property
+    def has_waiting_threads(self) -> bool:
+        """Whether a thread waits for a slot."""
+        return bool(self._waiting_threads)
 
     @contextlib.contextmanager
     def acquire(self, stopped: Callable[[], bool]) -> Iterator[WorkerSlot | None]:
@@ -333,11 +338,16 @@ class ProcessPool:
             self._idle.put(slot)
 
     def _wait_for_slot(self, stopped: Callable[[], bool]) -> WorkerSlot | None:
-        while True:
-            with contextlib.suppress(queue.Empty):
-                slot = self._idle.get(timeout=POLL_S)
-                if not stopped():
-                    return slot
-                self._idle.put(slot)
-            if stopped():
-                return None
+        thread = threading.get_ident()
+        self._waiting_threads.add(thread)
+        try:
+            while True:
+                with contextlib.suppress(queue.Empty):
+                    slot = self._idle.get(timeout=POLL_S)
+                    if not stopped():
+                        return slot
+                    self._idle.put(slot)
+                if stopped():
+                    return None
+        finally:
+            self._waiting_threads.discard(thread)
