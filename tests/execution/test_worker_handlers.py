@@ -20,7 +20,7 @@ LONGEST_S = 60.0
 NAME = "program.handlers"
 
 
-def says(kind: str, task: int) -> int:
+def write_output(kind: str, task: int) -> int:
     if kind == "log":
         logging.getLogger(NAME).warning("task %d", task)
     elif kind == "warning":
@@ -31,7 +31,7 @@ def says(kind: str, task: int) -> int:
 
 
 def talk(kind: str) -> Callable[[int], int]:
-    return lambda task: says(kind, task)
+    return lambda task: write_output(kind, task)
 
 
 class Receiver(logging.Handler, io.TextIOBase):

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -70,7 +71,6 @@ def test_quantile_refuses_integers_and_empty_axes(name):
 @settings(max_examples=60)
 @given(values=arrays.arrays("float64", SHAPES, elements=VALUES), axis=st.sampled_from([0, 1]))
 def test_medians_with_nan_match_torch(values, axis):
-    torch = pytest.importorskip("torch")
     x, y = ts.tensor(values), torch.tensor(values)
     for name in ("median", "nanmedian"):
         ours, theirs = getattr(ts, name)(x, axis=axis), getattr(torch, name)(y, axis)

@@ -69,7 +69,7 @@ def test_the_named_bytes_are_enough_at_the_first_attempt(network: str, optimizer
     try:
         with ts.budget(max(1, int(share * floor))):
             step()
-        return  # spilling what lies idle was enough
+        return  # spilling idle tensors was enough
     except BudgetExceededError as error:
         needed = error.needed_bytes
     assert needed <= 4 * floor
@@ -100,12 +100,13 @@ def test_bytes_named_for_an_operation_are_enough(name: str, sample: Any) -> None
     for dtype in (*FLOATS, "complex64", "int32", "bool"):
         if not accepts(sample, dtype):
             continue
-        given = tensors(sample.inputs(dtype), dtype, sample)
+        arguments = tensors(sample.inputs(dtype), dtype, sample)
         differentiable = sample.gradient and dtype in FLOATS
 
-        def step(given: Any = given, differentiable: bool = differentiable) -> None:
+        def step(arguments: Any = arguments, differentiable: bool = differentiable) -> None:
             inputs = [
-                x.detach().requires_grad_() if differentiable and x.dtype.name in FLOATS else x for x in given
+                x.detach().requires_grad_() if differentiable and x.dtype.name in FLOATS else x
+                for x in arguments
             ]
             results = sample.call(*inputs)
             for y in results if isinstance(results, tuple | list) else [results]:
@@ -157,8 +158,8 @@ def test_states_of_optimizers_are_usable_after_a_refusal() -> None:
     before = [each.detach().numpy().copy() for each in parameters]
     refused(free.staircase()[-1].peak_bytes // 2, step)
     step()
-    moved = [np.abs(a - b.detach().numpy()).max() for a, b in zip(before, parameters, strict=True)]
-    assert all(0 < each < 1 for each in moved)
+    changes = [np.abs(a - b.detach().numpy()).max() for a, b in zip(before, parameters, strict=True)]
+    assert all(0 < each < 1 for each in changes)
 
 
 def test_another_error_of_the_step_is_not_replaced() -> None:

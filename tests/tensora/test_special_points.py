@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import accelera.tensora as ts
 from accelera.tensora import functional, special
 
-torch = pytest.importorskip("torch")
 TF = torch.nn.functional
 INF, NAN = float("inf"), float("nan")
 

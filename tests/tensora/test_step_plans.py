@@ -55,8 +55,8 @@ def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: i
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    made = [PlanFrontier(random_step(np.random.default_rng(3), 12).graph, SPILL, 1) for _ in range(2)]
-    assert made[0].staircase == made[1].staircase
+    frontiers = [PlanFrontier(random_step(np.random.default_rng(3), 12).graph, SPILL, 1) for _ in range(2)]
+    assert frontiers[0].staircase == frontiers[1].staircase
 
 
 def test_masks_are_packed_where_that_is_cheapest() -> None:

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensora/bindings/checked_cast.h"
+#include "tensora/core/budget.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
@@ -273,6 +274,10 @@ void fill(nb::handle object, DType dtype, char*& place) {
 
 }  // namespace
 
+void require_fit(const Dims& shape, DType dtype, Device device) {
+    if (StepBudget::covers(device)) StepBudget::here()->require_fit(shape.product() * size_of(dtype));
+}
+
 T tensor_from(nb::handle source, std::optional<DType> dtype) {
     T tensor;
     if (nb::try_cast<T>(source, tensor) && tensor) return cast(copy(tensor), dtype.value_or(tensor->dtype()));
@@ -290,6 +295,7 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
     Nested nested;
     nested.look(contents, 0);
     const DType type = dtype ? *dtype : nested.dtype.value_or(default_float());
+    require_fit(nested.shape, type, DeviceScope::current());
     const T result = Tensor::empty(nested.shape, type);
     if (result->storage()->lacks_contents()) return result;
     char* place = result->bytes();

@@ -132,6 +132,8 @@ void set_item(const T& x, nb::handle key, nb::handle value);
 
 /// New reference to the Python object of a tensor, for slots of the type.
 PyObject* wrapped(const T& tensor);
+/// Raise if the program asks for a tensor that is larger than the budget of its step.
+void require_fit(const Dims& shape, DType dtype, Device device);
 /// Fails for an argument that is no Tensor, or no Dims.
 [[noreturn]] void refuse_argument(nb::handle found, bool for_dims);
 /// Sets the Python exception for the C++ exception that is being handled.

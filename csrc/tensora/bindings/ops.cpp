@@ -122,12 +122,14 @@ void bind_creation(nb::module_& module) {
         "empty",
         [](const Dims& shape, DType dtype, const std::string& device) {
             const DeviceScope scope(device_named(device));
+            require_fit(shape, dtype, DeviceScope::current());
             return Tensor::empty(shape, dtype);
         },
         nb::arg("shape"), nb::arg("dtype"), nb::arg("device") = "cpu");
     module.def(
         "full",
         [](const Dims& shape, nb::handle value, DType dtype, const std::string& device) {
+            require_fit(shape, dtype, device_named(device));
             return copy(expand(to_device(scalar_tensor(value, dtype), device_named(device)), shape));
         },
         nb::arg("shape"), nb::arg("value"), nb::arg("dtype"), nb::arg("device") = "cpu");
@@ -135,6 +137,7 @@ void bind_creation(nb::module_& module) {
     module.def("from_dlpack", from_dlpack, nb::arg("source"), nb::arg("copy") = nb::none());
     module.def("from_buffer", from_buffer);
     module.def("arange", [](int64_t n) {
+        require_fit({n}, DType::i64, cpu);
         const T result = Tensor::empty({n}, DType::i64);
         if (result->storage()->lacks_contents()) return result;
         int64_t* const data = result->data<int64_t>();

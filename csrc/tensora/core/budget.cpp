@@ -65,7 +65,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     follows_ = bool(plan_);
     for (Storage* storage : residents_) storage->house()->last_use = -1;
     report_.peak_bytes = used_bytes();
-    if (used_bytes() > room_) note_refusal("tensors hold more before the step");
+    if (used_bytes() > room_) note_refusal("budget: tensors hold more before the step");
 }
 
 void StepBudget::end() {
@@ -307,7 +307,13 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
     try {
         if (computes_) bring_operands(name, operands);
         open_workspace(number);
-    } catch (const Refusal&) {
+    } catch (const Refusal& refusal) {
+        if (!device_.is_cpu()) {
+            movable_ = false;
+            --depth_;
+            throw;
+        }
+        note_refusal(refusal.what());
         computes_ = false;
     } catch (...) {
         movable_ = false;

@@ -86,7 +86,7 @@ class StepLog {
     std::span<const StepAllocation> allocations(const StepOperation& one) const {
         return {allocations_.data() + one.first_allocation, form(one).allocations};
     }
-    /// Add what the last operation is, and what it used.
+    /// Add the form of the last operation and the values that it used.
     void close(OperationForm form, const OperationUses& uses);
     /// Nothing follows.
     void finish();
@@ -153,8 +153,8 @@ class StepBudget final : public Counted {
     StepBudget(int64_t capacity, std::string spill_folder, Device device);
     ~StepBudget() override;
 
-    /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null. With
-    /// too little room for what is there already it is refused, and recorded for its shapes alone.
+    /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null. If
+    /// its arena already holds more, the step is refused, and recorded for its shapes alone.
     void begin(int64_t room, std::shared_ptr<const StepPlan> plan);
     void end();
 
@@ -192,6 +192,9 @@ class StepBudget final : public Counted {
                          const Call* call);
     /// Run the kernel of the running operation, if there are contents to compute with.
     void run_kernel(const std::function<void()>& kernel);
+    /// Raise if a tensor that the program asks for is larger than the room of the step: the program may do
+    /// without it, and the step goes on.
+    void require_fit(int64_t nbytes);
     /// Raise if the running operation has no contents to compute with.
     void require_contents();
     /// Raise as the contents of a tensor that is not of the arena are read.

@@ -52,22 +52,21 @@ void StepBudget::note_refusal(const std::string& why) {
 }
 
 void StepBudget::refuse(int64_t nbytes) {
-    int64_t pinned = 0;
-    for (Storage* storage : residents_) pinned += storage->block_bytes();
-    const int64_t needed = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
-    const std::string why =
-        text("'", running_.name, "' needs ", nbytes, " bytes more; ", used_bytes(), " of the step's ", room_,
-             " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
-             arena_.ranges.largest_gap());
-    if (report_.refusal.empty()) report_.needed_bytes = needed;
-    note_refusal(why);
-    throw Refusal(Kind::memory, text("budget: ", why));
+    if (report_.refusal.empty()) {
+        int64_t pinned = 0;
+        for (Storage* storage : residents_) pinned += storage->block_bytes();
+        report_.needed_bytes = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
+    }
+    throw Refusal(
+        Kind::memory,
+        text("budget: '", running_.name, "' needs ", nbytes, " bytes more; ", used_bytes(), " of the step's ",
+             room_, " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
+             arena_.ranges.largest_gap()));
 }
 
 void StepBudget::refuse_contents(const Storage& storage) const {
     if (here() == this && !report_.refusal.empty())
-        fail(Kind::memory,
-             "budget: contents of a tensor are read that could not be computed: ", report_.refusal);
+        fail(Kind::memory, "contents of a tensor are read that could not be computed: ", report_.refusal);
     const bool missing = storage.house()->contents == Contents::missing;
     fail(Kind::runtime, "budget: the contents of a tensor ",
          missing ? "were never computed" : "cannot be read before the step ends",
@@ -76,8 +75,8 @@ void StepBudget::refuse_contents(const Storage& storage) const {
 
 void StepBudget::refuse_withheld() {
     const StepBudget* const budget = here();
-    fail(Kind::memory, "budget: a tensor is read whose update could not be computed: ",
-         budget ? budget->report_.refusal : "its step did not fit");
+    fail(Kind::memory, "a tensor is read whose update could not be computed: ",
+         budget ? budget->report_.refusal : "budget: its step did not fit");
 }
 
 bool StepBudget::can_compute(std::initializer_list<std::span<const T>> operands) const {
@@ -90,19 +89,28 @@ bool StepBudget::can_compute(std::initializer_list<std::span<const T>> operands)
     return true;
 }
 
+void StepBudget::require_fit(int64_t nbytes) {
+    const Lock lock(*this);
+    if (nbytes <= std::max(room_, most_small) || !report_.refusal.empty()) return;
+    running_ = {.name = "create"};
+    refuse(nbytes);
+}
+
 /// A place for a new storage, or false: it has none, and no contents but those of a few bytes.
 bool StepBudget::find_place(Storage& storage, int64_t nbytes) {
     House& house = *storage.house();
+    const bool small = creates_ && storage.nbytes() <= most_small;
     const bool may_lack = depth_ == 1 && !kernel_runs_ && !rerunning_ && !packing_ && device_.is_cpu();
     if (!may_lack || computes_) {
         try {
             house.place = place_anywhere(nbytes);
             return true;
-        } catch (const Refusal&) {
+        } catch (const Refusal& refusal) {
             if (!may_lack) throw;
+            note_refusal(refusal.what());
         }
     }
-    if (storage.nbytes() <= most_small && creates_)
+    if (small)
         house.small = std::make_unique<char[]>(size_t(most_small));
     else
         house.contents = Contents::missing;
@@ -117,9 +125,10 @@ void StepBudget::run_kernel(const std::function<void()>& kernel) {
     kernel_runs_ = true;
     try {
         kernel();
-    } catch (const Refusal&) {
+    } catch (const Refusal& refusal) {
         kernel_runs_ = false;
         if (!device_.is_cpu()) throw;
+        note_refusal(refusal.what());
         lose_results();
         return;
     } catch (...) {
@@ -142,8 +151,7 @@ void StepBudget::lose_results() {
 
 void StepBudget::require_contents() {
     if (!computes_)
-        fail(Kind::memory,
-             "budget: an operation needs contents that could not be computed: ", report_.refusal);
+        fail(Kind::memory, "an operation needs contents that could not be computed: ", report_.refusal);
 }
 
 /// A write that does not take place: the contents are another tensor's from here on.
@@ -159,7 +167,7 @@ void StepBudget::withhold(Storage& storage) {
     }
 }
 
-/// What was not written is as it was before the step was refused.
+/// Tensors whose writes did not take place have the contents from before the refusal.
 void StepBudget::return_withheld() {
     for (Storage* storage : withheld_) {
         House& house = *storage->house();

@@ -99,19 +99,19 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
     const GradMode off(false);
     const RecordedStep recorded("sgd_step", {params, grads, buffers});
     recorded.compute([&] {
-        const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
+        const std::vector<T> contiguous = contiguous_grads("sgd_step", params, grads);
         check_states("sgd_step", params, buffers);
         const auto on_cpu = split_by_device(params, [&](size_t i) {
-            cuda::sgd_step(*params[i], *given[i], buffers.empty() ? nullptr : buffers[i].get(), options);
+            cuda::sgd_step(*params[i], *contiguous[i], buffers.empty() ? nullptr : buffers[i].get(), options);
         });
         over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
             SgdStep step = options;
             step.param = params[i]->bytes();
-            step.grad = given[i]->bytes();
+            step.grad = contiguous[i]->bytes();
             step.buffer = buffers.empty() ? nullptr : buffers[i]->bytes();
             row_loops(params[i]->dtype()).sgd(step, begin, end);
         });
-        note_read(recorded, given);
+        note_read(recorded, contiguous);
     });
     note_written(recorded, params);
     note_written(recorded, buffers);
@@ -122,7 +122,7 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
     const GradMode off(false);
     const RecordedStep recorded("adam_step", {params, grads, states.means, states.squares, states.largest});
     recorded.compute([&] {
-        const std::vector<T> given = contiguous_grads("adam_step", params, grads);
+        const std::vector<T> contiguous = contiguous_grads("adam_step", params, grads);
         for (const auto* each : {&states.means, &states.squares, &states.largest})
             check_states("adam_step", params, *each);
         require(states.means.size() == params.size() && states.squares.size() == params.size(),
@@ -130,19 +130,19 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
         const auto on_cpu = split_by_device(params, [&](size_t i) {
             const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
             cuda::adam_step(
-                {params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most},
+                {params[i].get(), contiguous[i].get(), states.means[i].get(), states.squares[i].get(), most},
                 options);
         });
         over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
             AdamStep step = options;
             step.param = params[i]->bytes();
-            step.grad = given[i]->bytes();
+            step.grad = contiguous[i]->bytes();
             step.mean = states.means[i]->bytes();
             step.square = states.squares[i]->bytes();
             step.most = states.largest.empty() ? nullptr : states.largest[i]->bytes();
             row_loops(params[i]->dtype()).adam(step, begin, end);
         });
-        note_read(recorded, given);
+        note_read(recorded, contiguous);
     });
     for (const auto* each : {&params, &states.means, &states.squares, &states.largest})
         note_written(recorded, *each);

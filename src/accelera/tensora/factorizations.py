@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import Context, Function, is_grad_enabled
 from accelera.tensora.core import native
+from accelera.tensora.norms import real_type
 from accelera.tensora.products import matrix_transpose
 
 
@@ -48,11 +49,6 @@ class SVDResult(NamedTuple):
 def is_complex(x: Any) -> bool:
     """Return whether the elements are complex."""
     return str(x.dtype.name).startswith("complex")
-
-
-def real_type(dtype: Any) -> Any:
-    """Type of the modulus of an element."""
-    return {"complex64": native.dtype.float32, "complex128": native.dtype.float64}.get(dtype.name, dtype)
 
 
 def epsilon(dtype: Any) -> float:

@@ -39,12 +39,11 @@ from accelera.tensora.factorizations import (
     needs_square,
     pinv,
     qr,
-    real_type,
     svd,
     svdvals,
 )
 from accelera.tensora.manipulation import broadcast_shapes
-from accelera.tensora.norms import as_single, power_norm, root_of_squares, squares
+from accelera.tensora.norms import as_single, power_norm, real_type, root_of_squares, squares
 from accelera.tensora.products import matmul, matrix_transpose, multi_dot, outer, tensordot, vander, vecdot
 
 __all__ = [
@@ -319,10 +318,10 @@ def matrix_norm(
     if rows == columns:
         raise ValueError(f"matrix_norm: axes {axis} are one")
     order = (*(i for i in range(x.ndim) if i not in (rows, columns)), rows, columns)
-    found = native.cast(_matrix_norm(native.permute(as_single(x), order), ord), real_type(x.dtype))
+    result = native.cast(_matrix_norm(native.permute(as_single(x), order), ord), real_type(x.dtype))
     if not keepdims:
-        return found
-    return native.reshape(found, tuple(1 if i in (rows, columns) else n for i, n in enumerate(x.shape)))
+        return result
+    return native.reshape(result, tuple(1 if i in (rows, columns) else n for i, n in enumerate(x.shape)))
 
 
 def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002

@@ -1,17 +1,13 @@
-"""Roots of sums of powers that neither overflow nor vanish where the result can be represented."""
+"""Sums of squares and of powers, and their roots."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import native
 
 Axes = int | tuple[int, ...] | None
-
-# Sums of powers up to these exponents of two, and down to their reciprocals, are computed without scaling.
-_SINGLE_EXPONENT, _DOUBLE_EXPONENT = 80, 800
 
 
 def as_single(x: Any) -> Any:
@@ -26,7 +22,12 @@ def squares(x: Any) -> Any:
     return native.square(x)
 
 
-def _root(total: Any) -> Any:
+def real_type(dtype: Any) -> Any:
+    """Type of the modulus of an element."""
+    return {"complex64": dtypes.float32, "complex128": dtypes.float64}.get(dtype.name, dtype)
+
+
+def root(total: Any) -> Any:
     """Return the square root; its gradient at 0 is 0."""
     if not total.requires_grad:
         return native.sqrt(total)
@@ -34,32 +35,9 @@ def _root(total: Any) -> Any:
     return native.where(zero, total, native.sqrt(native.where(zero, 1.0, total)))
 
 
-def power_scale(size: Any, p: float, axis: Axes) -> Any:
-    """Return the modulus with the largest power if powers could overflow or vanish, and otherwise 1.
-
-    The axes are kept with extent 1. No gradient flows through the scale.
-    """
-    if size.size == 0:
-        return native.full((), 1.0, size.dtype, size.device)
-    extreme = (native.max if p > 0 else native.min)(size.detach(), axis, True)
-    exponent = _DOUBLE_EXPONENT if size.dtype == dtypes.float64 else _SINGLE_EXPONENT
-    # The gradient has powers of order p - 1.
-    limit = 2.0 ** min(exponent / max(abs(p), abs(p - 1)), 1000.0)
-    large = native.logical_and(native.greater(extreme, limit), native.less(extreme, math.inf))
-    small = native.logical_and(native.greater(extreme, 0), native.less(extreme, 1 / limit))
-    return native.where(native.logical_or(large, small), extreme, 1.0)
-
-
-def root_of_squares(x: Any, axis: Axes, keepdims: bool = False, divisor: float = 1.0) -> Any:
-    """Return the root of the sum of squared moduli over `divisor`; its gradient at 0 is 0."""
-    scale = power_scale(native.abs(x.detach()), 2, axis)
-    total = native.sum(squares(native.divide(x, scale)), axis, keepdims)
-    return native.multiply(_root(native.divide(total, divisor)), _like_result(scale, total))
-
-
-def _like_result(scale: Any, total: Any) -> Any:
-    """Return the scale in the shape of the reduced tensor."""
-    return native.reshape(scale, tuple(total.shape)) if scale.size == total.size else scale
+def root_of_squares(x: Any, axis: Axes, keepdims: bool = False) -> Any:
+    """Return the root of the sum of squared moduli; its gradient at 0 is 0."""
+    return root(native.sum(squares(x), axis, keepdims))
 
 
 def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
@@ -67,13 +45,10 @@ def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
     size = native.abs(x)
     if p == 2:
         return root_of_squares(size, axis, keepdims)
-    scale = power_scale(size, p, axis)
-    size = native.divide(size, scale)
     apart = native.not_equal(size, 0)
     # Zeros stand for their own powers, so that their gradient is NaN if that of the root is.
     powers = native.where(apart, native.pow(native.where(apart, size, 1.0), p), size)
     total = native.sum(powers, axis, keepdims)
     zero = native.equal(total, 0) if p > 0 else native.logical_not(native.all(apart, axis, keepdims))
     zero = native.logical_and(zero, native.equal(total, total))
-    root = native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
-    return native.multiply(root, _like_result(scale, root))
+    return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))

@@ -10,10 +10,11 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
-from accelera.tensora.norms import power_norm, root_of_squares, squares
+from accelera.tensora.norms import power_norm, real_type, root, squares
 from accelera.tensora.sort_search import Selected
 
 Axes = int | tuple[int, ...] | None
+_DOUBLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
 
 
 def _cast_for_sum(x: Any, dtype: Any, name: str) -> Any:
@@ -161,9 +162,12 @@ def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
 
     The gradient is zero where all elements are equal.
     """
-    wide = as_inexact(x, "std")
+    distance = _distance_from_mean(as_inexact(x, "std"), axis)
+    # Squares of float32 beyond 1e19 overflow, though the deviation does not.
+    wide = native.cast(distance, _DOUBLE.get(distance.dtype, distance.dtype))
     divisor = float(builtins.max(_count(x, axis) - correction, 0))
-    return _cast_back(root_of_squares(_distance_from_mean(wide, axis), axis, keepdims, divisor), x)
+    deviation = root(native.divide(native.sum(squares(wide), axis, keepdims), divisor))
+    return _cast_back(native.cast(deviation, real_type(distance.dtype)), x)
 
 
 @computes_in("float32")

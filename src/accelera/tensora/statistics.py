@@ -10,7 +10,6 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import concat, on_axis
-from accelera.tensora.norms import power_scale
 from accelera.tensora.reductions import as_inexact, diff
 from accelera.tensora.sort_search import Selected, sort
 
@@ -73,8 +72,7 @@ def _weighted_correction(weight: Any, aweights: Any, correction: int) -> Any:
 
 def corrcoef(x: Tensor, /) -> Tensor:
     """Correlation coefficients of variables, with the shapes of `cov`."""
-    wide = as_inexact(x, "corrcoef")
-    found = cov(native.divide(wide, power_scale(native.abs(wide.detach()), 2, -1)))
+    found = cov(x)
     if found.ndim == 0:
         return native.divide(found, found)
     n = found.shape[0]

@@ -72,7 +72,7 @@ class TrainingBudget:
 
     A step that does not fit raises `accelera.errors.BudgetExceededError` when it ends, with bytes that are
     enough for it. From the operation that did not fit on, it is recorded without being computed: no tensor
-    that existed before is written, and reading what was not computed raises.
+    that existed before is written, and reading contents that were not computed raises.
 
     >>> import accelera.tensora as ts
     >>> budget = ts.budget("64MiB")
@@ -213,7 +213,8 @@ class TrainingBudget:
             measured.spilled_bytes,
             measured.reruns,
         )
-        if measured.refusal and (error is None or isinstance(error, MemoryError)):
+        lacks_memory = isinstance(error, MemoryError) and measured.needed_bytes > 0
+        if lacks_memory or (measured.refusal and (error is None or isinstance(error, MemoryError))):
             raise self._refusal(measured, now, error) from error
         if now.key is not None and not now.key[1]:
             count = self._departures[now.key[0]]
@@ -239,7 +240,7 @@ class TrainingBudget:
         return int(native.memory_stats(self.device).live_bytes) - used
 
     def _refusal(self, measured: Any, now: _CurrentStep, error: BaseException | None) -> BudgetExceededError:
-        """Return the error of a step that did not fit, with the floor of what was recorded of it."""
+        """Return the error of a step that did not fit, with the floor of its record."""
         needed = measured.needed_bytes
         if self._steps.operation_count:
             floor = StepPlans(self._steps, self.device).staircase[-1].top_bytes + measured.high_bytes
@@ -247,10 +248,10 @@ class TrainingBudget:
         needed = max(now.outside_bytes + needed, self.limit_bytes + 1)
         part = "the step" if error is None else "what ran before contents were read"
         if not self._steps.used_bytes:
-            self._steps = None  # the next one has room for what the limit allows then
+            self._steps = None  # the next one is as large as the limit allows then
         return BudgetExceededError(
-            f"[budget] asked for {self.limit_bytes} bytes: {measured.refusal}; {now.outside_bytes} bytes are "
-            f"outside of the step. {needed} bytes are enough for {part}",
+            f"{measured.refusal or error}; {now.outside_bytes} bytes are outside of the step. "
+            f"[budget] asked for {self.limit_bytes} bytes; {needed} are enough for {part}",
             needed_bytes=needed,
             budget_bytes=self.limit_bytes,
         )

@@ -603,17 +603,17 @@ class _BackwardHooks:
 
     def _replacement(self, kind: str, result: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the gradients that a hook returned in place of `grads`; raise if they do not fit."""
-        made = result if isinstance(result, tuple) else (result,)
+        replacements = result if isinstance(result, tuple) else (result,)
         where = f"{kind} of {type(self._module).__name__}"
-        for each in made:
+        for each in replacements:
             if each is not None and not isinstance(each, Tensor):
                 raise TypeError(
                     f"{where}: returned {each!r:.60} ({type(each).__name__}); expected a Tensor, None, or a "
                     "tuple of them"
                 )
-        if len(made) != len(grads):
-            raise RuntimeError(f"{where}: returned {len(made)} gradients, expected {len(grads)}")
-        return made
+        if len(replacements) != len(grads):
+            raise RuntimeError(f"{where}: returned {len(replacements)} gradients, expected {len(grads)}")
+        return replacements
 
     def outputs(self, output: Any) -> Any:
         """Return the output, at whose gradients the hooks begin."""

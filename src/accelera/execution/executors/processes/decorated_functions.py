@@ -57,8 +57,8 @@ def _is_importable(function: Any) -> bool:
 def _attributes(function: Any) -> dict[str, Any]:
     """Return attributes of a wrapper, which are not those of the function inside while it is unpickled."""
     left_out = _DISPATCH_ATTRIBUTES | {"__wrapped__"}
-    own = {name: value for name, value in vars(function).items() if name not in left_out}
-    return own | {name: getattr(function, name, None) for name in _NAMES}
+    attributes = {name: value for name, value in vars(function).items() if name not in left_out}
+    return attributes | {name: getattr(function, name, None) for name in _NAMES}
 
 
 def _set_attributes(function: Any, attributes: dict[str, Any]) -> None:

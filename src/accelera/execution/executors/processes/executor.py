@@ -272,9 +272,7 @@ class ProcessDispatcher:
         reply, outputs = _unpack_outputs(*outcome)
         return self._settle(piece, reply, outputs, time.perf_counter() - began)
 
-    def _run_in_worker(
-        self, packed: Sequence[Part]
-    ) -> tuple[WorkerReply, Sequence[Part]] | _LostWorker | None:
+    def _run_in_worker(self, packed: Sequence[Part]) -> _PackedReply | _LostWorker | None:
         """Run packed tasks in a worker; None if the batch was stopped before a reply."""
         with self._pool.acquire(self._stopped) as slot:
             if slot is None:
