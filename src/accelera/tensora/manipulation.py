@@ -392,7 +392,7 @@ def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
     if sections < 1:
         raise ValueError(f"tensor_split: {sections} parts; give at least 1")
     size, longer = divmod(x.shape[_axis(axis, x.ndim, "tensor_split")], sections)
-    sizes = [size + (i < longer) for i in range(sections)]
+    sizes = [size + 1] * longer + [size] * (sections - longer)
     return split(x, list(itertools.accumulate(sizes))[:-1], axis=axis)
 
 

@@ -292,14 +292,21 @@ def diff(
     prepend, append
         Tensors that are put before and behind along the axis.
 
+    Raises
+    ------
+    ValueError
+        If `n` is negative.
+
     """
+    if n < 0:
+        raise ValueError(f"diff: n={n}; give 0 or more")
     if n == 0:
         return native.copy(x)
     parts = [each for each in (prepend, x, append) if each is not None]
     if len(parts) > 1:
         x = native.concat(parts, axis)
     at = axis % x.ndim
-    for _ in range(n):
+    for _ in range(builtins.min(n, x.shape[at])):  # nothing is left after that
         x = native.subtract(x[on_axis(at, slice(1, None))], x[on_axis(at, slice(None, -1))])
     return x
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.convolution import Ints, each_extent
@@ -103,8 +104,9 @@ def _nearest(x: Any, axis: int, out: int, scale: float | None, shift: float) -> 
     """The element that is nearest, by places that PyTorch rounds to float32."""
     extent = x.shape[axis]
     step = _single(1 / scale if scale else extent / out)
-    places = [min(math.floor(_single((i + shift) * step)), extent - 1) for i in range(out)]
-    return native.take(x, native.asarray(places), axis)
+    centres = native.cast((_positions(out) + shift) * step, dtypes.float32)
+    places = native.minimum(native.cast(native.floor(centres), dtypes.int64), extent - 1)
+    return native.take(x, places, axis)
 
 
 def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool, bool]) -> Any:
@@ -113,38 +115,44 @@ def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool,
     extent = x.shape[axis]
     if align:
         step = (extent - 1) / (out - 1) if out > 1 else 0.0
-        centres = [i * step for i in range(out)]
+        centres = _positions(out) * step
     else:
         step = 1 / scale if scale else extent / out
-        centres = [(i + 0.5) * step - 0.5 for i in range(out)]
+        centres = (_positions(out) + 0.5) * step - 0.5
     if not cubic:
-        centres = [max(each, 0.0) for each in centres]
-    first = [math.floor(each) for each in centres]
-    rest = [each - place for each, place in zip(centres, first, strict=True)]
+        centres = native.maximum(centres, 0.0)
+    below = native.floor(centres)
+    rest = centres - below
+    first = native.cast(below, dtypes.int64)
     result = None
-    for shift, weight in _cubic(rest) if cubic else [(0, [1 - t for t in rest]), (1, rest)]:
-        places = native.asarray([min(max(place + shift, 0), extent - 1) for place in first])
-        factors = native.reshape(native.asarray(weight, x.dtype), (out, *(1,) * (x.ndim - axis - 1)))
+    for shift, weight in _cubic(rest) if cubic else [(0, 1 - rest), (1, rest)]:
+        places = native.minimum(native.maximum(first + shift, 0), extent - 1)
+        factors = native.reshape(native.cast(weight, x.dtype), (out, *(1,) * (x.ndim - axis - 1)))
         part = native.take(x, places, axis) * factors
         result = part if result is None else result + part
     return result
 
 
-def _cubic(rest: list[float]) -> list[tuple[int, list[float]]]:
+def _positions(count: int) -> Any:
+    """Return the numbers of the elements of a result, in float64."""
+    return native.cast(native.arange(count), dtypes.float64)
+
+
+def _cubic(rest: Any) -> list[tuple[int, Any]]:
     """Neighbours and weights of R. Keys, "Cubic convolution interpolation" (1981), with a slope of -0.75."""
     a = -0.75
 
-    def near(t: float) -> float:
+    def near(t: Any) -> Any:
         return ((a + 2) * t - (a + 3)) * t * t + 1
 
-    def far(t: float) -> float:
+    def far(t: Any) -> Any:
         return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
     return [
-        (-1, [far(t + 1) for t in rest]),
-        (0, [near(t) for t in rest]),
-        (1, [near(1 - t) for t in rest]),
-        (2, [far(2 - t) for t in rest]),
+        (-1, far(rest + 1)),
+        (0, near(rest)),
+        (1, near(1 - rest)),
+        (2, far(2 - rest)),
     ]
 
 

@@ -121,7 +121,7 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
     if n + before + behind < 0:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
     if mode != "constant":
-        places = native.asarray(_padding_indices(n, before, behind, mode), dtypes.int64)
+        places = _padding_indices(n, before, behind, mode)
         return native.take(x, places, axis) if mode == "circular" else _take_padded(x, places, axis)
     keys = [slice(None)] * x.ndim
     keys[axis] = slice(max(-before, 0), n - max(-behind, 0))
@@ -138,7 +138,7 @@ def _take_padded(x: Any, places: Any, axis: int) -> Any:
     return native.take(x, places, axis)
 
 
-def _padding_indices(n: int, before: int, behind: int, mode: str) -> list[int]:
+def _padding_indices(n: int, before: int, behind: int, mode: str) -> Any:
     """Return the index of the element at each position of a padded axis of extent n.
 
     Raises
@@ -154,11 +154,13 @@ def _padding_indices(n: int, before: int, behind: int, mode: str) -> list[int]:
     if max(before, behind) > most:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")
     if mode == "circular":
-        return [kept[i % len(kept)] for i in range(-max(before, 0), len(kept) + max(behind, 0))]
-    wanted = range(-before, n + behind)
+        return native.asarray(
+            [kept[i % len(kept)] for i in range(-max(before, 0), len(kept) + max(behind, 0))], dtypes.int64
+        )
     if mode == "replicate":
-        return [min(max(i, 0), n - 1) for i in wanted]
-    return [n - 1 - abs(n - 1 - abs(i)) for i in wanted]
+        positions = native.arange(before + n + behind) - before
+        return native.minimum(native.maximum(positions, 0), n - 1)
+    return native.asarray([n - 1 - abs(n - 1 - abs(i)) for i in range(-before, n + behind)], dtypes.int64)
 
 
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
