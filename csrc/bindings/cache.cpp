@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/policy.h"
+#include "common/error.h"
 
 using namespace nanobind::literals;
 
@@ -21,7 +22,7 @@ CacheFigures named(const std::string& name, const GivenKnowledge& known, const E
         const nb::gil_scoped_release released;
         found = simulator::run_cache(name, view, events, figures);
     }
-    if (!found) throw nb::value_error(("[policy] no policy is called " + name).c_str());
+    if (!found) throw ArgumentError("[policy] no policy is called " + name);
     return figures;
 }
 

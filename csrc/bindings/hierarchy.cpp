@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/policy.h"
+#include "common/error.h"
 #include "simulator/hierarchy/replay.h"
 
 using namespace nanobind::literals;
@@ -56,7 +57,7 @@ HierarchyFigures named(const std::string& name, const std::vector<policy::Knowle
         const nb::gil_scoped_release released;
         found = simulator::run_hierarchy(name, known, trace, machine, options, figures);
     }
-    if (!found) throw nb::value_error(("[policy] no policy is called " + name).c_str());
+    if (!found) throw ArgumentError("[policy] no policy is called " + name);
     return figures;
 }
 

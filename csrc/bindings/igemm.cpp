@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/error.h"
 #include "cuda/grid.h"
 #include "cuda/igemm.h"
 
@@ -34,7 +35,7 @@ void require_integers(nb::dlpack::dtype a, nb::dlpack::dtype b, nb::dlpack::dtyp
     const auto code = static_cast<nb::dlpack::dtype_code>(c.code);
     const bool integer = code == nb::dlpack::dtype_code::Int || code == nb::dlpack::dtype_code::UInt;
     if (!integer || a != c || b != c)
-        throw nb::type_error(
+        throw ArgumentError(
             "[igemm] a, b and c must have one integer dtype between them; convert the operands");
 }
 
@@ -42,12 +43,12 @@ void require_shapes(const MatrixView& a, const MatrixView& b, const MatrixView& 
     if (a.cols == b.rows && a.rows == c.rows && b.cols == c.cols) return;
     const std::string message = "[igemm] (m, k) @ (k, n) -> (m, n) does not hold for " + shape(a) + " @ " +
                                 shape(b) + " -> " + shape(c) + "; reshape the operands";
-    throw nb::value_error(message.c_str());
+    throw ArgumentError(message);
 }
 
 void require_width(int width) {
     if (width != 1 && width != 2 && width != 4 && width != 8)
-        throw nb::value_error("[igemm] an integer has 1, 2, 4 or 8 bytes; give the operands' item size");
+        throw ArgumentError("[igemm] an integer has 1, 2, 4 or 8 bytes; give the operands' item size");
 }
 
 void igemm(const Operand& a, const Operand& b, const Result& c, bool accumulate, int threads) {

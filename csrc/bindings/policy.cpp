@@ -8,6 +8,8 @@
 #include <memory>
 #include <unordered_set>
 
+#include "common/error.h"
+
 using namespace nanobind::literals;
 
 namespace accelera {
@@ -17,11 +19,7 @@ using policy::AnyPolicy;
 using policy::Id;
 using policy::Time;
 
-[[noreturn]] void refuse(const std::string& problem) {
-    const nb::object kind = nb::module_::import_("accelera.errors").attr("ArgumentError");
-    PyErr_SetString(kind.ptr(), ("[policy] " + problem).c_str());
-    throw nb::python_error();
-}
+[[noreturn]] void refuse(const std::string& problem) { throw ArgumentError("[policy] " + problem); }
 
 class PythonPolicy final : public AnyPolicy {
   public:
@@ -69,7 +67,7 @@ class NativePolicy {
   public:
     NativePolicy(const std::string& name, GivenKnowledge known)
         : known_(std::move(known)), policy_(policy::make_policy(name, known_.view())) {
-        if (!policy_) throw nb::value_error(("[policy] no policy is called " + name).c_str());
+        if (!policy_) throw ArgumentError("[policy] no policy is called " + name);
     }
 
     // Compiled users of a policy keep the protocol; callers in Python are checked here.

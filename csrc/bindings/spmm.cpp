@@ -7,6 +7,8 @@
 
 #include <complex>
 
+#include "common/error.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -31,18 +33,18 @@ cpu::SparseItem item_of(nb::dlpack::dtype type) {
     if (type == nb::dtype<std::complex<double>>()) return cpu::SparseItem::c128;
     if (type == nb::dtype<int32_t>()) return cpu::SparseItem::i32;
     if (type == nb::dtype<int64_t>()) return cpu::SparseItem::i64;
-    throw nb::type_error("[spmm] elements are float32, float64, complex64, complex128, int32 or int64");
+    throw ArgumentError("[spmm] elements are float32, float64, complex64, complex128, int32 or int64");
 }
 
 void require(bool holds, const char* message) {
-    if (!holds) throw nb::value_error(message);
+    if (!holds) throw ArgumentError(message);
 }
 
 void spmm(const Vector& pointers, const Vector& indices, const Vector& values, bool by_rows, bool sorted,
           Range rows, Range cols, const Operand& b, const Result& c, bool accumulate, int threads) {
     const cpu::SparseItem item = item_of(values.dtype());
     if (b.dtype() != values.dtype() || c.dtype() != values.dtype())
-        throw nb::type_error("[spmm] values, b and c must have one dtype between them; convert the operands");
+        throw ArgumentError("[spmm] values, b and c must have one dtype between them; convert the operands");
     const bool wide = pointers.dtype() == nb::dtype<int64_t>();
     require((wide || pointers.dtype() == nb::dtype<int32_t>()) && indices.dtype() == pointers.dtype(),
             "[spmm] pointers and indices must both be int32 or int64");

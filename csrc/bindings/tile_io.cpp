@@ -8,6 +8,8 @@
 #include <optional>
 #include <tuple>
 
+#include "common/error.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -31,7 +33,7 @@ class Memory {
     io::Region region(int file, int64_t offset, const Strides& strides, int direct_file,
                       bool prefer_cached) const {
         if (strides.size() != static_cast<size_t>(view_.ndim))
-            throw nb::value_error("[tile_io] one file stride per axis of the array is needed");
+            throw ArgumentError("[tile_io] one file stride per axis of the array is needed");
         io::Region region{file,           direct_file, offset,       static_cast<char*>(view_.buf),
                           view_.itemsize, {},          prefer_cached};
         for (int i = 0; i < view_.ndim; ++i)

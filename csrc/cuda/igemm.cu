@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/error.h"
 #include "cuda/grid.h"
 #include "cuda/igemm.h"
 
@@ -71,7 +72,7 @@ void launch(const MatrixView& a, const MatrixView& b, const MatrixView& c, bool 
             part<Item>(c, each.row, each.col, each.rows, each.cols), accumulate);
         const cudaError_t status = cudaGetLastError();
         if (status != cudaSuccess)
-            throw std::runtime_error(std::string("[igemm] CUDA could not start the kernel: ") +
+            throw DeviceError(std::string("[igemm] CUDA could not start the kernel: ") +
                                      cudaGetErrorString(status));
     }
 }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/error.h"
 #include "policy/registry.h"
 
 namespace accelera::simulator {
@@ -88,10 +89,10 @@ class Cache {
     }
 
     [[noreturn]] static void refuse(Id victim) {
-        throw std::runtime_error(victim == policy::none
-                                     ? "[policy] the policy names nobody to evict although some are here"
-                                     : "[policy] the policy names buffer " + std::to_string(victim) +
-                                           " to evict, which is not here");
+        throw ArgumentError(victim == policy::none
+                                ? "[policy] the policy names nobody to evict although some are here"
+                                : "[policy] the policy names buffer " + std::to_string(victim) +
+                                      " to evict, which is not here");
     }
 
     void leave(Id id, void (P::*tell)(Id)) {

@@ -1,32 +1,39 @@
 """The exception tree.
 
     AcceleraError
+    ├── ArgumentError         (ValueError, TypeError)  an argument has a wrong value or type
     ├── ShapeError            (ValueError)    operands do not fit together
-    │   └── IndexingError     (IndexError, TypeError)  an index is out of range, or of a kind not taken
+    │   └── IndexingError     (IndexError, TypeError)  an index is out of range, or of an unsupported type
     ├── DTypeError            (TypeError)     an element type is unknown, mixed or not supported
-    ├── BudgetExceededError   (MemoryError)   refused before anything was allocated
-    ├── DeviceMemoryError     (MemoryError)   a device ran out while working
+    ├── StateError            (RuntimeError)  a call comes too early, too late, or twice
+    ├── UnsupportedError      (NotImplementedError)  a valid request that this version does not implement
+    ├── OutOfMemoryError      (MemoryError)   memory is exhausted, or a limit would be exceeded
+    │   ├── BudgetExceededError               refused before anything was allocated
+    │   ├── DeviceMemoryError                 a device ran out while working
+    │   └── TaskTooLargeError                 a task fits neither the device nor the CPU's memory
     ├── DeviceError           (RuntimeError)  a device failed for another reason
     ├── StoreError            (OSError)       bytes could not be read, written or published
-    │   ├── StoreFormatError  (ValueError)    a header or a file is not what its name says
-    │   └── StoreChangedError                 an operand changed since the journal was begun
+    │   ├── MissingFileError  (FileNotFoundError)  a file or folder does not exist
+    │   ├── StoreFormatError  (ValueError)    a header or a file is not what its name states
+    │   └── StoreChangedError                 an operand changed since the journal was started
     ├── TraceFormatError      (ValueError)    a trace file is malformed; names the line
-    ├── ScorerError           (RuntimeError)  a scorer's model is absent, fails, or answers nonsense
-    ├── UnknownNameError      (LookupError)   no such policy, device, strategy …; near names given
-    ├── BackendMissingError   (ImportError)   an optional dependency is absent; remedy given
-    ├── UnfinishedError       (TimeoutError)  a batch of work was not done in time; has what was done
-    ├── TransferError         (TypeError)     something cannot be sent to another process, or back
-    ├── PoisonTaskError       (RuntimeError)  a task killed the process that ran it, again and again
-    ├── UnknownOutcomeError   (RuntimeError)  a task was lost on its way and must not be begun again
-    ├── TaskTooLargeError     (MemoryError)   a task fits neither the device nor what the CPU may take
-    ├── ClusterError          (ConnectionError)  no cluster answers, or it is not one that fits
+    ├── ProgramSyntaxError    (SyntaxError)   a program to analyze cannot be parsed
+    ├── ScorerError           (RuntimeError)  a scorer's model is absent, fails, or returns unusable values
+    ├── UnknownNameError      (KeyError)      no such policy, device, strategy …; similar names are listed
+    │   └── UnknownAttributeError (AttributeError)  a module has no such parameter, buffer or submodule
+    ├── BackendMissingError   (ImportError)   an optional dependency is absent; the remedy is named
+    ├── UnfinishedError       (TimeoutError)  a batch of work was not done in time; has the results so far
+    ├── TransferError         (TypeError)     a value cannot be sent to another process, or back
+    ├── PoisonTaskError       (RuntimeError)  a task killed the process that ran it, repeatedly
+    ├── UnknownOutcomeError   (RuntimeError)  a task was lost in transit and must not be started again
+    ├── ClusterError          (ConnectionError)  no cluster answers, or its versions or resources do not fit
     ├── ServiceError          (RuntimeError)  the Copilot's service refused or failed; has its problem details
     │   ├── ServiceUnreachableError (ConnectionError)  no service answers at the address
     │   └── JobError                          a job of the service failed, was cancelled or interrupted
-    ├── ArgumentError         (ValueError, TypeError)  an argument means nothing here, such as a bad size
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
 
-Every message reads: ``[op]`` · what was asked, with numbers · the rule it met · what to do.
+Each class also derives from the built-in exceptions in parentheses, which users of NumPy and PyTorch catch.
+A message reads ``[operation] problem: value found, value expected. Remedy.``
 """
 
 from __future__ import annotations
@@ -38,6 +45,10 @@ from typing import Any
 
 class AcceleraError(Exception):
     """Base of every error raised on purpose by this package."""
+
+
+class ArgumentError(AcceleraError, ValueError, TypeError):
+    """An argument has a wrong value or a wrong type, or contradicts another one."""
 
 
 class ShapeError(AcceleraError, ValueError):
@@ -52,7 +63,19 @@ class DTypeError(AcceleraError, TypeError):
     """An element type that the operation cannot take, or a pair that cannot be mixed."""
 
 
-class BudgetExceededError(AcceleraError, MemoryError):
+class StateError(AcceleraError, RuntimeError):
+    """A call comes too early, too late or twice: the object is closed, or was not prepared."""
+
+
+class UnsupportedError(AcceleraError, NotImplementedError):
+    """A valid request that this version does not implement."""
+
+
+class OutOfMemoryError(AcceleraError, MemoryError):
+    """Memory is exhausted, or a limit would be exceeded."""
+
+
+class BudgetExceededError(OutOfMemoryError):
     """The smallest possible plan needs more than the budget; nothing was allocated."""
 
     def __init__(self, message: str, *, needed_bytes: int, budget_bytes: int) -> None:
@@ -64,7 +87,7 @@ class BudgetExceededError(AcceleraError, MemoryError):
         """The budget that was given, in bytes."""
 
 
-class DeviceMemoryError(AcceleraError, MemoryError):
+class DeviceMemoryError(OutOfMemoryError):
     """A device ran out of memory while working."""
 
 
@@ -74,6 +97,10 @@ class DeviceError(AcceleraError, RuntimeError):
 
 class StoreError(AcceleraError, OSError):
     """Bytes could not be read, written or published."""
+
+
+class MissingFileError(StoreError, FileNotFoundError):
+    """A file or folder does not exist."""
 
 
 class StoreFormatError(StoreError, ValueError):
@@ -88,12 +115,18 @@ class TraceFormatError(AcceleraError, ValueError):
     """A trace file is malformed; the message names the line."""
 
 
+class ProgramSyntaxError(AcceleraError, SyntaxError):
+    """A program that is to be analyzed cannot be parsed."""
+
+
 class ScorerError(AcceleraError, RuntimeError):
     """The model behind a scorer cannot be loaded, or its answer cannot be used."""
 
 
-class UnknownNameError(AcceleraError, LookupError):
-    """A name that is not registered; the message lists the near ones."""
+class UnknownNameError(AcceleraError, KeyError):
+    """A name that is not registered; the message lists similar ones."""
+
+    __str__ = Exception.__str__  # KeyError shows its message in quotation marks
 
     @classmethod
     def among(cls, kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
@@ -102,6 +135,10 @@ class UnknownNameError(AcceleraError, LookupError):
         near = difflib.get_close_matches(name, names, n=3) if isinstance(name, str) else []
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
         return cls(f"[{kind}] no {kind} is called {name!r}; {hint}")
+
+
+class UnknownAttributeError(UnknownNameError, AttributeError):
+    """A module has no parameter, buffer or submodule of this name."""
 
 
 class BackendMissingError(AcceleraError, ImportError):
@@ -129,7 +166,7 @@ class UnknownOutcomeError(AcceleraError, RuntimeError):
     """The process or device at a task failed, and it must not run again: nobody knows whether it was done."""
 
 
-class TaskTooLargeError(AcceleraError, MemoryError):
+class TaskTooLargeError(OutOfMemoryError):
     """A task fits neither the device, even alone, nor what the CPU may take."""
 
     def __init__(self, message: str, *, index: int, needed_bytes: int, budget_bytes: int) -> None:
@@ -170,10 +207,6 @@ class JobError(ServiceError):
         """Of the job, to run it again by."""
         self.state = state
         """``"failed"``, ``"cancelled"`` or ``"interrupted"``."""
-
-
-class ArgumentError(AcceleraError, ValueError, TypeError):
-    """An argument means nothing: a budget that is no size, one option without another, no value yet."""
 
 
 class SettingError(AcceleraError, ValueError):

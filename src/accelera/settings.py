@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from accelera.errors import SettingError
+from accelera.errors import ArgumentError, SettingError
 from accelera.units import parse_fraction, parse_share
 
 DirectIO = Literal["auto", "always", "never"]
@@ -30,28 +30,28 @@ _FALSE = ("false", "0", "no", "off")
 def _parse_flag(text: str) -> bool:
     word = text.strip().lower()
     if word not in _TRUE + _FALSE:
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ArgumentError(f"{text!r} is neither true nor false")
     return word in _TRUE
 
 
 def _parse_count(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise ValueError(f"{value} is less than 1")
+        raise ArgumentError(f"{value} is less than 1")
     return value
 
 
 def _parse_size(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise ValueError(f"{value} is negative")
+        raise ArgumentError(f"{value} is negative")
     return value
 
 
 def _parse_gibibytes(text: str) -> float:
     value = float(text)
     if not value >= 0:
-        raise ValueError(f"{text!r} is not a number from 0")
+        raise ArgumentError(f"{text!r} is not a number from 0")
     return value
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from accelera.errors import ArgumentError
+
 _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):
     _POWERS[_prefix] = _POWERS[f"{_prefix}ib"] = 1024**_index
@@ -47,14 +49,14 @@ def parse_bytes(size: int | float | str) -> int:
     """
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):
-            raise ValueError(f"[units] {size!r} is not a size: it must be finite and not negative")
+            raise ArgumentError(f"[units] {size!r} is not a size: it must be finite and not negative")
         return _bounded(int(size), size)
     match = _SIZE.fullmatch(str(size))
     if match is None:
-        raise ValueError(f"[units] {size!r} is not a size; write for example '512MiB' or '2GB'")
+        raise ArgumentError(f"[units] {size!r} is not a size; write for example '512MiB' or '2GB'")
     number, unit = match.groups()
     if unit.lower() not in _POWERS:
-        raise ValueError(
+        raise ArgumentError(
             f"[units] {size!r} is not a size: unknown unit {unit!r}; write for example '512MiB' or '2GB'"
         )
     return _bounded(int(float(number) * _POWERS[unit.lower()]), size)
@@ -62,7 +64,7 @@ def parse_bytes(size: int | float | str) -> int:
 
 def _bounded(count: int, size: int | float | str) -> int:
     if count > _MOST:
-        raise ValueError(f"[units] {size!r} is over 2**62 bytes, 4096 PiB: no memory is that large")
+        raise ArgumentError(f"[units] {size!r} is over 2**62 bytes, 4096 PiB: no memory is that large")
     return count
 
 
@@ -80,7 +82,7 @@ def parse_share(text: str) -> int | float:
     if "." in trimmed and _is_number(trimmed) and float(trimmed) <= 1:
         return parse_fraction(trimmed)
     if _is_number(trimmed) and float(trimmed) % 1:
-        raise ValueError(
+        raise ArgumentError(
             f"{text!r} is not a size: it is no whole number of bytes; write for example '1.5GiB'"
         )
     return parse_bytes(trimmed)
@@ -91,10 +93,10 @@ def parse_fraction(text: str) -> float:
     trimmed = text.strip()
     number = trimmed.removesuffix("%")
     if not _is_number(number):
-        raise ValueError(f"{text!r} is no share; write for example '60%' or 0.6")
+        raise ArgumentError(f"{text!r} is no share; write for example '60%' or 0.6")
     value = float(number) / 100 if trimmed.endswith("%") else float(number)
     if not 0 < value <= 1:
-        raise ValueError(f"{text!r} is not above 0 and at most 1")
+        raise ArgumentError(f"{text!r} is not above 0 and at most 1")
     return value
 
 

@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/error.h"
 #include "simulator/hierarchy/link.h"
 
 namespace accelera::simulator {
@@ -94,9 +95,9 @@ class Tier {
     Id victim() {
         const Id id = policy_.victim([this](Id each) { return (*this)[each].pins == 0; });
         if (id < 0 || static_cast<size_t>(id) >= copies_.size() || !(*this)[id].here || (*this)[id].pins > 0)
-            throw std::invalid_argument("[simulate] the policy named " + std::to_string(id) +
-                                        " as the victim, which is not an evictable resident buffer; victim() "
-                                        "must return one for which evictable(buffer) is true");
+            throw ArgumentError("[simulate] the policy named " + std::to_string(id) +
+                                " as the victim, which is not an evictable resident buffer; victim() "
+                                "must return one for which evictable(buffer) is true");
         ++figures_.evictions;
         figures_.evicted_bytes += (*this)[id].nbytes;
         return id;

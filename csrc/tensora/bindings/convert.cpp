@@ -84,7 +84,7 @@ DType to_dtype(nb::handle source) {
     std::string text;
     if (nb::isinstance<nb::str>(name) && nb::try_cast<std::string>(name, text))
         if (const auto found = dtype_named(text)) return *found;
-    fail(Kind::type, "tensora: ", printed(source),
+    fail(Kind::dtype, "tensora: ", printed(source),
          " is no element type; give tensora.float32, 'float32' or the like");
 }
 
@@ -135,7 +135,7 @@ void store(nb::handle number, DType dtype, char* place) {
         if (PyComplex_Check(object)) {
             const Py_complex value = PyComplex_AsCComplex(object);
             if (!is_complex<E>)
-                fail(Kind::type, "tensora: a complex number for elements of type ", name_of(dtype));
+                fail(Kind::dtype, "tensora: a complex number for elements of type ", name_of(dtype));
             element = cast_value<E>(C128(value.real, value.imag));
             return;
         }
@@ -188,8 +188,8 @@ nb::object plain_number(nb::handle number) {
 nb::object frozen(nb::handle object, int depth);
 
 nb::object frozen_sequence(nb::handle sequence, int depth) {
-    require(depth < Dims::most, "tensora: lists nested in more than ", Dims::most,
-            " levels; a tensor has at most that many axes");
+    require_shape(depth < Dims::most, "tensora: lists nested in more than ", Dims::most,
+                  " levels; a tensor has at most that many axes");
     const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
     if (!items.is_valid()) throw nb::python_error();
     const Py_ssize_t n = PyTuple_Size(items.ptr());
@@ -304,8 +304,8 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
 }
 
 nb::object scalar_to_python(const Tensor& tensor) {
-    require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
-            " is not one number; only a tensor with one element is");
+    require_shape(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
+                  " is not one number; only a tensor with one element is");
     if (Capture::here()) Capture::here()->refuse_read(tensor, "a Python number");
     if (!tensor.device().is_cpu()) return scalar_to_python(*to_device(tensor.detach(), cpu));
     return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {

@@ -368,7 +368,7 @@ T from_buffer(nb::handle source) {
     const Ref<Storage> storage = Storage::borrow(view->buf, view->len, !view->readonly, release);
     const auto dtype = dtype_of_format(view->format, view->itemsize);
     if (!dtype)
-        fail(Kind::type, "tensora: elements of format '", view->format ? view->format : "",
+        fail(Kind::dtype, "tensora: elements of format '", view->format ? view->format : "",
              "' have no type here");
     Layout layout;
     bool divides = true;
@@ -377,7 +377,8 @@ T from_buffer(nb::handle source) {
         layout.strides.push_back(view->strides[i] / view->itemsize);
         divides = divides && view->strides[i] % view->itemsize == 0;
     }
-    require(divides, "tensora: strides of the buffer are no multiples of its elements' size; copy it before");
+    require_shape(divides,
+                  "tensora: strides of the buffer are no multiples of its elements' size; copy it before");
     return T(new Tensor(storage, layout, *dtype));
 }
 

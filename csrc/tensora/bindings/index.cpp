@@ -183,7 +183,7 @@ T assigned(const T& x, nb::handle value) {
     if (!is_number(value)) return to_device(tensor_from(value, std::nullopt), x->device());
     const DType dtype = scalar_dtype(value, x->dtype());
     if (is(dtype, inexact) && !is(x->dtype(), inexact))
-        fail(Kind::type, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
+        fail(Kind::dtype, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
              name_of(x->dtype()));
     return scalar_tensor(value, x->dtype());
 }

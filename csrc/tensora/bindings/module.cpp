@@ -17,26 +17,33 @@ namespace accelera::tensora {
 
 namespace {
 
-PyObject* python_type(Kind kind) {
+const char* class_name(Kind kind) {
     switch (kind) {
+        case Kind::value:
         case Kind::type:
-            return PyExc_TypeError;
+            return "ArgumentError";
+        case Kind::shape:
+            return "ShapeError";
+        case Kind::dtype:
+            return "DTypeError";
         case Kind::index:
-            return PyExc_IndexError;
+            return "IndexingError";
         case Kind::runtime:
-            return PyExc_RuntimeError;
+            return "StateError";
         case Kind::not_implemented:
-            return PyExc_NotImplementedError;
+            return "UnsupportedError";
         case Kind::memory:
-            return PyExc_MemoryError;
+            return "OutOfMemoryError";
         case Kind::store:
-            return nb::module_::import_("accelera.errors").attr("StoreError").ptr();
-        default:
-            return PyExc_ValueError;
+            return "StoreError";
     }
+    return "AcceleraError";
 }
 
-void set_error(const Error& error) { PyErr_SetString(python_type(error.kind), error.what()); }
+void set_error(const Error& error) {
+    const nb::object type = nb::module_::import_("accelera.errors").attr(class_name(error.kind));
+    PyErr_SetString(type.ptr(), error.what());
+}
 
 void bind_dtypes(nb::module_& module) {
     auto type = nb::enum_<DType>(module, "dtype", "Type of a tensor's elements.");

@@ -213,7 +213,7 @@ void bind_conversions(nb::class_<Tensor>& type) {
     });
     type.def("__index__", [](const T& x) {
         if (x->dims() != 0 || !is(x->dtype(), integers))
-            fail(Kind::type, "tensora: a ", name_of(x->dtype()), " tensor of shape ", x->shape().words(),
+            fail(Kind::dtype, "tensora: a ", name_of(x->dtype()), " tensor of shape ", x->shape().words(),
                  " is no index; only a 0-d integer one is");
         return scalar_to_python(*x);
     });
@@ -225,9 +225,9 @@ void bind_conversions(nb::class_<Tensor>& type) {
 
 void check_gradient(const Tensor& x, const Tensor& grad) {
     if (!(grad.shape() == x.shape()))
-        fail(Kind::value, "grad: shape ", grad.shape().words(), " for a tensor of shape ", x.shape().words());
+        fail(Kind::shape, "grad: shape ", grad.shape().words(), " for a tensor of shape ", x.shape().words());
     if (grad.dtype() != x.dtype())
-        fail(Kind::type, "grad: elements of type ", name_of(grad.dtype()), " for a tensor of ",
+        fail(Kind::dtype, "grad: elements of type ", name_of(grad.dtype()), " for a tensor of ",
              name_of(x.dtype()), "; convert the gradient with .astype()");
     require(grad.device() == x.device(), "grad: on ", name_of(grad.device()), " for a tensor on ",
             name_of(x.device()), "; copy the gradient with .to()");
@@ -238,7 +238,7 @@ void bind_gradient(nb::class_<Tensor>& type) {
         "requires_grad", [](const T& x) { return x->tracked() || bool(node_of(*x)); },
         [](const T& x, bool wanted) {
             if (wanted && !is(x->dtype(), inexact))
-                fail(Kind::type, "requires_grad: elements of type ", name_of(x->dtype()),
+                fail(Kind::dtype, "requires_grad: elements of type ", name_of(x->dtype()),
                      " have no gradients; only floating-point and complex ones do");
             if (node_of(*x)) {
                 if (!wanted)

@@ -399,7 +399,7 @@ void check_writable(const Tensor& target, const char* op) {
         fail(Kind::value, op, ": the tensor's memory is read-only, lent by another library; write to a copy");
     for (int i = 0; i < target.dims(); ++i)
         if (target.strides()[i] == 0 && target.shape()[i] > 1)
-            fail(Kind::value, op, ": several elements of the tensor, of shape ", target.shape().words(),
+            fail(Kind::shape, op, ": several elements of the tensor, of shape ", target.shape().words(),
                  ", lie at one place, as expand makes them; write to a copy");
     settle_readers(*target.storage());
     if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
@@ -423,7 +423,7 @@ T call_hooks(const Hooks& hooks, T grad) {
         T next = hook(grad);
         if (!next) continue;
         if (!(next->shape() == grad->shape()))
-            fail(Kind::value, "hook: returned a gradient of shape ", next->shape().words(), ", not ",
+            fail(Kind::shape, "hook: returned a gradient of shape ", next->shape().words(), ", not ",
                  grad->shape().words());
         grad = to_device(cast(next, grad->dtype()), grad->device());
     }
@@ -633,12 +633,12 @@ class Engine {
 T first_gradient(const T& output, const T& grad, size_t i) {
     const DeviceScope scope(output->device());
     if (grad) {
-        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape(),
-                ", its tensor ", output->shape());
+        require_shape(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
+                      grad->shape(), ", its tensor ", output->shape());
         return to_device(cast(grad, output->dtype()), output->device());
     }
-    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
-            "; only of a tensor with one element the gradient is known to be 1, so give one");
+    require_shape(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
+                  "; only of a tensor with one element the gradient is known to be 1, so give one");
     return ones(output->shape(), output->dtype());
 }
 

@@ -15,8 +15,8 @@ namespace accelera::tensora {
 
 // --- errors
 
-/// The Python exception that an Error becomes.
-enum class Kind { value, type, index, runtime, not_implemented, memory, store };
+/// The class of `accelera.errors` that an Error becomes in Python.
+enum class Kind { value, type, shape, dtype, index, runtime, not_implemented, memory, store };
 
 struct Error : std::runtime_error {
     Error(Kind kind, const std::string& words) : std::runtime_error(words), kind(kind) {}
@@ -40,6 +40,12 @@ template <typename... Parts>
 void require(bool holds, const Parts&... parts) {
     if (!holds) [[unlikely]]
         fail(Kind::value, parts...);
+}
+
+template <typename... Parts>
+void require_shape(bool holds, const Parts&... parts) {
+    if (!holds) [[unlikely]]
+        fail(Kind::shape, parts...);
 }
 
 // --- counted references

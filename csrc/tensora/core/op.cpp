@@ -35,7 +35,7 @@ void check(const Call& call) {
     if (op.types == any_type) return;
     for (const T& tensor : call.in)
         if (!is(tensor->dtype(), op.types))
-            fail(Kind::type, op.name, ": not defined for ", name_of(tensor->dtype()),
+            fail(Kind::dtype, op.name, ": not defined for ", name_of(tensor->dtype()),
                  op.inexact_only()     ? "; convert with .to(float32)"
                  : op.types & booleans ? ""
                                        : "; convert with .to(int64) or .to(float32)");

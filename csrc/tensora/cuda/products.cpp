@@ -135,8 +135,8 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
     const int64_t rows = out.shape()[n - 2], columns = out.shape()[n - 1];
     const int64_t inner = a.tensor->shape().back();
     for (const int64_t extent : {rows, columns, inner, batch, a.leading, b.leading})
-        require(extent <= INT32_MAX, "matmul: an extent of ", extent, " on a CUDA device; the most is ",
-                INT32_MAX);
+        require_shape(extent <= INT32_MAX, "matmul: an extent of ", extent, " on a CUDA device; the most is ",
+                      INT32_MAX);
     const DType dtype = out.dtype();
     const double one[] = {1, 0}, none[] = {0, 0};
     const float one_float[] = {1, 0}, none_float[] = {0, 0};

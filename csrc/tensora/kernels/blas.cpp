@@ -319,8 +319,8 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, const 
     if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent :
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
-        require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ",
-                INT32_MAX);
+        require_shape(extent <= INT32_MAX, "matmul: an extent or stride of ", extent,
+                      "; OpenBLAS takes at most ", INT32_MAX);
     const double flops = 2.0 * double(a.columns) * double(a.rows) * double(b.columns);
     const BlasOnOneThread one_thread;
     const Rows rows{dtype, a, b, static_cast<char*>(c), work};

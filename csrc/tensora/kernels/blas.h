@@ -186,17 +186,17 @@ inline Dims with_axes(Dims batch, std::initializer_list<int64_t> axes) {
 }
 
 inline void check_matrix(const char* op, const Tensor& x) {
-    require(x.dims() >= 2, op, ": shape ", x.shape().words(),
-            "; a matrix or a batch of them is needed, with two axes at least");
+    require_shape(x.dims() >= 2, op, ": shape ", x.shape().words(),
+                  "; a matrix or a batch of them is needed, with two axes at least");
     for (int axis = x.dims() - 2; axis < x.dims(); ++axis)
-        require(x.shape()[axis] <= INT32_MAX, op, ": shape ", x.shape().words(), "; LAPACK takes at most ",
-                INT32_MAX, " rows or columns");
+        require_shape(x.shape()[axis] <= INT32_MAX, op, ": shape ", x.shape().words(),
+                      "; LAPACK takes at most ", INT32_MAX, " rows or columns");
 }
 
 inline void check_square(const char* op, const Tensor& x) {
     check_matrix(op, x);
-    require(rows_of(x) == columns_of(x), op, ": shape ", x.shape().words(),
-            "; square matrices are needed, with as many rows as columns");
+    require_shape(rows_of(x) == columns_of(x), op, ": shape ", x.shape().words(),
+                  "; square matrices are needed, with as many rows as columns");
 }
 
 /// Call `body(i)` for each matrix of a batch, small ones side by side; the LAPACK code of the first that

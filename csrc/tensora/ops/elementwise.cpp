@@ -38,7 +38,7 @@ DType loop_type(const Call& call) {
     if (is(dtype, integers | booleans) && !call.op.loops->of[int(DType::i64)].loop &&
         call.op.loops->of[int(DType::f32)].loop)
         return wider;
-    fail(Kind::type, call.op.name, ": not defined for ", name_of(dtype));
+    fail(Kind::dtype, call.op.name, ": not defined for ", name_of(dtype));
 }
 
 void elementwise_rule(Call& call) {
@@ -497,7 +497,7 @@ const Op& addcmul_op = entry(
 
 void where_rule(Call& call) {
     if (call.input(0).dtype() != DType::bool_)
-        fail(Kind::type, "where: the condition has type ", name_of(call.input(0).dtype()),
+        fail(Kind::dtype, "where: the condition has type ", name_of(call.input(0).dtype()),
              "; give a bool tensor, as x > 0 makes one");
     const Dims values = broadcast(call.input(1).shape(), call.input(2).shape(), "where");
     call.make(broadcast(call.input(0).shape(), values, "where"),

@@ -31,7 +31,7 @@ void fill_output(Call& call, Function&& fill) {
 inline void check_types(const Call& call) {
     for (const T& x : call.in)
         if (x->dtype() != call.input().dtype())
-            fail(Kind::type, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
+            fail(Kind::dtype, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
                  name_of(x->dtype()), "; convert one with .to()");
 }
 

@@ -344,8 +344,8 @@ void walk_along(const char* op, const Dims& shape, const T& index, int axis, Eac
 void along_rule(const char* op, const Dims& shape, const Dims& index, int axis) {
     bool fits = shape.size() == index.size();
     for (int i = 0; i < shape.size() && fits; ++i) fits = i == axis || index[i] <= shape[i];
-    require(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(),
-            "; extents but that of axis ", axis, " must not be larger");
+    require_shape(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(),
+                  "; extents but that of axis ", axis, " must not be larger");
 }
 
 void take_along_kernel(Call& call) {
@@ -379,39 +379,40 @@ const Op& take_along_op = enter(
      .saves = in1,
      .flops_per_element = 0});
 
-const Op& scatter_add_op = enter(
-    {.name = "scatter_add",
-     .family = Family::indexing,
-     .arity = 3,
-     .rule =
-         [](Call& call) {
-             along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
-             require(call.input(1).shape() == call.input(2).shape(), "scatter_add: an index of shape ",
-                     call.input(1).shape().words(), " and values of shape ", call.input(2).shape().words());
-             call.make(call.input(0).shape(), call.input(0).dtype());
-         },
-     .cpu =
-         [](Call& call) {
-             Tensor& out = *call.out[0];
-             copy_elements(call.input(0), out);
-             const T values = contiguous(cast(call.in[2], out.dtype()));
-             visit(out.dtype(), [&]<typename E>(Tag<E>) {
-                 walk_along("scatter_add", out.shape(), call.in[1], call.params.mode,
-                            [&](int64_t place, int64_t i) {
-                                add_elements(out.data<E>() + place, values->data<E>() + i, 1);
-                            });
-             });
-         },
-     .cuda = cuda::scatter_add,
-     .vjp =
-         [](Backward& c) {
-             c.give(0, c.grad());
-             c.give(2, [&] {
-                 return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1));
-             });
-         },
-     .saves = in1,
-     .autocast = Precision::widest});
+const Op& scatter_add_op =
+    enter({.name = "scatter_add",
+           .family = Family::indexing,
+           .arity = 3,
+           .rule =
+               [](Call& call) {
+                   along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+                   require_shape(call.input(1).shape() == call.input(2).shape(),
+                                 "scatter_add: an index of shape ", call.input(1).shape().words(),
+                                 " and values of shape ", call.input(2).shape().words());
+                   call.make(call.input(0).shape(), call.input(0).dtype());
+               },
+           .cpu =
+               [](Call& call) {
+                   Tensor& out = *call.out[0];
+                   copy_elements(call.input(0), out);
+                   const T values = contiguous(cast(call.in[2], out.dtype()));
+                   visit(out.dtype(), [&]<typename E>(Tag<E>) {
+                       walk_along("scatter_add", out.shape(), call.in[1], call.params.mode,
+                                  [&](int64_t place, int64_t i) {
+                                      add_elements(out.data<E>() + place, values->data<E>() + i, 1);
+                                  });
+                   });
+               },
+           .cuda = cuda::scatter_add,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, c.grad());
+                   c.give(2, [&] {
+                       return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1));
+                   });
+               },
+           .saves = in1,
+           .autocast = Precision::widest});
 
 // --- scatter_reduce: products and extremes -----------------------------------------------------------------
 
@@ -484,8 +485,9 @@ const Op& scatter_reduce_op = enter(
      .rule =
          [](Call& call) {
              along_rule("scatter_reduce", call.input(0).shape(), call.input(1).shape(), call.params.mode);
-             require(call.input(1).shape() == call.input(2).shape(), "scatter_reduce: an index of shape ",
-                     call.input(1).shape().words(), " and values of shape ", call.input(2).shape().words());
+             require_shape(call.input(1).shape() == call.input(2).shape(),
+                           "scatter_reduce: an index of shape ", call.input(1).shape().words(),
+                           " and values of shape ", call.input(2).shape().words());
              call.make(call.input(0).shape(), call.input(0).dtype());
          },
      .cpu = scatter_reduce_kernel,
@@ -685,7 +687,7 @@ void check_type(DType from, DType to, const char* op) {
         return is(dtype, complexes) ? 3 : is(dtype, floats) ? 2 : is(dtype, integers) ? 1 : 0;
     };
     if (rank(from) > rank(to))
-        fail(Kind::type, op, ": a result of type ", name_of(from), " does not fit elements of type ",
+        fail(Kind::dtype, op, ": a result of type ", name_of(from), " does not fit elements of type ",
              name_of(to), "; write to a new tensor");
 }
 
@@ -707,8 +709,8 @@ void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
         if (tracked && (op.saves & (in0 << i)) && kept[i]->storage() == target->storage())
             kept[i] = copy(kept[i]);
     const T value = apply(op, kept, no_params);
-    require(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(),
-            " cannot be written to a tensor of shape ", target->shape().words());
+    require_shape(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(),
+                  " cannot be written to a tensor of shape ", target->shape().words());
     check_type(value->dtype(), target->dtype(), op.name);
     write_in_place(target, value, op.name);
 }

@@ -30,9 +30,10 @@ void softmax_kernel(Call& call) {
 
 void same_rule(Call& call) {
     for (const T& x : call.in)
-        require(x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0,
-                call.op.name, ": tensors of shapes ", call.input().shape().words(), " and ",
-                x->shape().words(), "; give one shape and type, with at least one axis");
+        require_shape(
+            x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0,
+            call.op.name, ": tensors of shapes ", call.input().shape().words(), " and ", x->shape().words(),
+            "; give one shape and type, with at least one axis");
     call.make(call.input().shape(), call.input().dtype());
 }
 
@@ -143,15 +144,16 @@ struct Operands {
 void check(const Call& call, size_t logits, size_t targets, size_t weights) {
     const Tensor &x = *call.in[logits], &target = *call.in[targets];
     if (!is(x.dtype(), floats))
-        fail(Kind::type, "cross_entropy: logits of type ", name_of(x.dtype()), "; convert with .to(float32)");
+        fail(Kind::dtype, "cross_entropy: logits of type ", name_of(x.dtype()),
+             "; convert with .to(float32)");
     if (target.dtype() != DType::i64)
-        fail(Kind::type, "cross_entropy: class indices of type ", name_of(target.dtype()), "; give int64");
-    require(x.dims() == 2 && target.dims() == 1 && target.shape()[0] == x.shape()[0],
-            "cross_entropy: class indices of shape ", target.shape().words(), " for logits of shape ",
-            x.shape().words());
+        fail(Kind::dtype, "cross_entropy: class indices of type ", name_of(target.dtype()), "; give int64");
+    require_shape(x.dims() == 2 && target.dims() == 1 && target.shape()[0] == x.shape()[0],
+                  "cross_entropy: class indices of shape ", target.shape().words(), " for logits of shape ",
+                  x.shape().words());
     if (call.in.size() > weights)
-        require(call.in[weights]->shape() == Dims{x.shape()[1]}, "cross_entropy: weights of shape ",
-                call.in[weights]->shape().words(), " for ", x.shape()[1], " classes");
+        require_shape(call.in[weights]->shape() == Dims{x.shape()[1]}, "cross_entropy: weights of shape ",
+                      call.in[weights]->shape().words(), " for ", x.shape()[1], " classes");
 }
 
 void check_classes(const Operands& given, int64_t ignored) {

@@ -14,8 +14,8 @@ namespace {
 
 void matmul_rule(Call& call) {
     const Dims &a = call.input(0).shape(), &b = call.input(1).shape();
-    require(a.back() == b[b.size() - 2], "matmul: shapes ", a, " and ", b, " do not match: ", a.back(),
-            " columns and ", b[b.size() - 2], " rows");
+    require_shape(a.back() == b[b.size() - 2], "matmul: shapes ", a, " and ", b, " do not match: ", a.back(),
+                  " columns and ", b[b.size() - 2], " rows");
     Dims shape = broadcast(batch_of(a), batch_of(b), "matmul");
     shape.push_back(a[a.size() - 2]);
     shape.push_back(b.back());
@@ -151,13 +151,13 @@ const Op& matmul_op = enter({.name = "matmul",
 
 void linear_rule(Call& call) {
     const Tensor &x = call.input(0), &weight = call.input(1);
-    require(weight.dims() == 2 && x.dims() > 0 && x.shape().back() == weight.shape()[1],
-            "linear: a weight of shape ", weight.shape().words(), " for an input of shape ",
-            x.shape().words(), "; give (out_features, in_features) and (..., in_features)");
+    require_shape(weight.dims() == 2 && x.dims() > 0 && x.shape().back() == weight.shape()[1],
+                  "linear: a weight of shape ", weight.shape().words(), " for an input of shape ",
+                  x.shape().words(), "; give (out_features, in_features) and (..., in_features)");
     DType dtype = promote(x.dtype(), weight.dtype());
     if (call.in.size() > 2) {
-        require(call.input(2).shape() == Dims{weight.shape()[0]}, "linear: a bias of shape ",
-                call.input(2).shape().words(), " for ", weight.shape()[0], " output features");
+        require_shape(call.input(2).shape() == Dims{weight.shape()[0]}, "linear: a bias of shape ",
+                      call.input(2).shape().words(), " for ", weight.shape()[0], " output features");
         dtype = promote(dtype, call.input(2).dtype());
     }
     Dims shape(x.shape().begin(), x.dims() - 1);

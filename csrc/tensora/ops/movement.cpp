@@ -158,9 +158,9 @@ const Op& concat_op =
                        bool fits = part.dims() == shape.size();
                        for (int k = 0; k < shape.size() && fits; ++k)
                            fits = k == axis || part.shape()[k] == shape[k];
-                       require(fits, "concat: part ", i, " has shape ", part.shape().words(), ", part 0 ",
-                               call.in[0]->shape().words(), "; all extents but that of axis ", axis,
-                               " must be equal");
+                       require_shape(fits, "concat: part ", i, " has shape ", part.shape().words(),
+                                     ", part 0 ", call.in[0]->shape().words(),
+                                     "; all extents but that of axis ", axis, " must be equal");
                        shape[axis] += part.shape()[axis];
                    }
                    call.make(shape, dtype);
@@ -220,8 +220,8 @@ T reshape(const T& x, const Dims& wanted) {
 T expand(const T& x, const Dims& shape) { return shape == x->shape() ? x : run(expand_op, with(shape), x); }
 
 T permute(const T& x, const Dims& order) {
-    require(order.size() == x->dims(), "permute: ", order.size(), " axes in ", order.words(),
-            " for a tensor with ", x->dims());
+    require_shape(order.size() == x->dims(), "permute: ", order.size(), " axes in ", order.words(),
+                  " for a tensor with ", x->dims());
     return run(permute_op, with(axes_of(order, x->dims(), "permute")), x);
 }
 
@@ -243,7 +243,8 @@ T unsqueeze(const T& x, int axis) {
 T squeeze(const T& x, int axis) {
     Dims shape = x->shape();
     const int at = axis_of(axis, x->dims(), "squeeze");
-    require(shape[at] == 1, "squeeze: axis ", axis, " of ", shape.words(), " has more than one element");
+    require_shape(shape[at] == 1, "squeeze: axis ", axis, " of ", shape.words(),
+                  " has more than one element");
     shape.erase(at);
     return reshape(x, shape);
 }

@@ -34,12 +34,12 @@ Dims statistics_shape(const Dims& shape, const Dims& normalized) {
 void check_normalized(const Call& call, const Tensor& x, size_t first_weight) {
     const Dims& wanted = call.params.a;
     const int skip = x.dims() - wanted.size();
-    require(!wanted.empty() && skip >= 0 && Dims(x.shape().begin() + skip, wanted.size()) == wanted,
-            call.op.name, ": a normalized shape of ", wanted.words(), " for a tensor of shape ",
-            x.shape().words(), "; give the extents of its last axes");
+    require_shape(!wanted.empty() && skip >= 0 && Dims(x.shape().begin() + skip, wanted.size()) == wanted,
+                  call.op.name, ": a normalized shape of ", wanted.words(), " for a tensor of shape ",
+                  x.shape().words(), "; give the extents of its last axes");
     for (size_t i = first_weight; i < call.in.size(); ++i)
-        require(call.in[i]->shape() == wanted, call.op.name, ": a weight or bias of shape ",
-                call.in[i]->shape().words(), " for a normalized shape of ", wanted.words());
+        require_shape(call.in[i]->shape() == wanted, call.op.name, ": a weight or bias of shape ",
+                      call.in[i]->shape().words(), " for a normalized shape of ", wanted.words());
 }
 
 void layer_norm_rule(Call& call) {
@@ -230,12 +230,12 @@ ChannelNormJob channel_job(const Call& call, const T& x, const T& weight, const 
 
 void check_channels(const Call& call, const Tensor& x, size_t first_weight) {
     const int64_t groups = call.params.b[0];
-    require(x.dims() >= 2 && groups >= 0 && (groups == 0 || x.shape()[1] % groups == 0), call.op.name, ": ",
-            groups, " groups for a tensor of shape ", x.shape().words(),
-            "; give (N, C, ...) and a divisor of C");
+    require_shape(x.dims() >= 2 && groups >= 0 && (groups == 0 || x.shape()[1] % groups == 0), call.op.name,
+                  ": ", groups, " groups for a tensor of shape ", x.shape().words(),
+                  "; give (N, C, ...) and a divisor of C");
     for (size_t i = first_weight; i < call.in.size(); ++i)
-        require(call.in[i]->shape() == Dims{x.shape()[1]}, call.op.name, ": a weight or bias of shape ",
-                call.in[i]->shape().words(), " for ", x.shape()[1], " channels");
+        require_shape(call.in[i]->shape() == Dims{x.shape()[1]}, call.op.name, ": a weight or bias of shape ",
+                      call.in[i]->shape().words(), " for ", x.shape()[1], " channels");
 }
 
 void channel_norm_rule(Call& call) {

@@ -17,19 +17,19 @@ namespace {
 
 void check_like(const char* op, const char* what, const Tensor& param, const Tensor& other) {
     if (!is(param.dtype(), floats))
-        fail(Kind::type, op, ": a parameter of type ", name_of(param.dtype()),
+        fail(Kind::dtype, op, ": a parameter of type ", name_of(param.dtype()),
              "; give real floating-point ones");
-    require(other.shape() == param.shape() && other.dtype() == param.dtype(), op, ": a ", what, " of shape ",
-            other.shape().words(), " and type ", name_of(other.dtype()), " for a parameter of shape ",
-            param.shape().words(), " and type ", name_of(param.dtype()));
+    require_shape(other.shape() == param.shape() && other.dtype() == param.dtype(), op, ": a ", what,
+                  " of shape ", other.shape().words(), " and type ", name_of(other.dtype()),
+                  " for a parameter of shape ", param.shape().words(), " and type ", name_of(param.dtype()));
     require(other.device() == param.device(), op, ": a ", what, " on ", name_of(other.device()),
             " for a parameter on ", name_of(param.device()));
 }
 
 void check_written(const char* op, const Tensor& tensor) {
     check_writable(tensor, op);
-    require(tensor.contiguous(), op, ": a parameter or state of shape ", tensor.shape().words(),
-            " that is not contiguous; make it so before the optimizer is");
+    require_shape(tensor.contiguous(), op, ": a parameter or state of shape ", tensor.shape().words(),
+                  " that is not contiguous; make it so before the optimizer is");
 }
 
 /// The tensors on the CPU, by their numbers; `step(i)` is called for each of the others.

@@ -48,8 +48,8 @@ Blocks blocks_of(const Call& call) { return {{uint64_t(call.params.b[0]), uint64
 
 void creation_rule(Call& call) {
     for (int64_t extent : call.params.a)
-        require(extent >= 0, call.op.name, ": a shape of ", call.params.a.words(),
-                "; extents must not be negative");
+        require_shape(extent >= 0, call.op.name, ": a shape of ", call.params.a.words(),
+                      "; extents must not be negative");
     call.make(call.params.a, call.params.dtype);
 }
 
@@ -288,7 +288,7 @@ const Op& permutation_op = enter({.name = "random_permutation",
                                   .flops_per_element = 40});
 
 void check_type(const char* op, DType dtype, uint8_t classes, const char* wanted) {
-    if (!is(dtype, classes)) fail(Kind::type, op, ": elements of type ", name_of(dtype), "; give ", wanted);
+    if (!is(dtype, classes)) fail(Kind::dtype, op, ": elements of type ", name_of(dtype), "; give ", wanted);
 }
 
 }  // namespace

@@ -115,8 +115,8 @@ void extreme_kernel(Call& call) {
 
 void extreme_rule(Call& call) {
     Dims shape = call.input().shape();
-    require(shape.back() > 0, call.op.name, ": a tensor of shape ", shape.words(),
-            " has no element along the axis");
+    require_shape(shape.back() > 0, call.op.name, ": a tensor of shape ", shape.words(),
+                  " has no element along the axis");
     shape.erase(shape.size() - 1);
     call.make(shape, DType::i64);
 }
@@ -187,22 +187,23 @@ void searchsorted_kernel(Call& call) {
 }
 
 /// flag: behind equal elements.
-const Op& searchsorted_op = enter(
-    {.name = "searchsorted",
-     .family = Family::search,
-     .arity = 2,
-     .rule =
-         [](Call& call) {
-             const Dims &sorted = call.input(0).shape(), &values = call.input(1).shape();
-             bool fits = sorted.size() == 1 || (sorted.size() > 1 && sorted.size() == values.size());
-             for (int i = 0; fits && i + 1 < sorted.size(); ++i) fits = sorted[i] == values[i];
-             require(fits, "searchsorted: sorted elements of shape ", sorted.words(), " for values of shape ",
-                     values.words(), "; give a vector, or one for each line of values");
-             call.make(call.input(1).shape(), DType::i64);
-         },
-     .cpu = searchsorted_kernel,
-     .cuda = cuda::searchsorted,
-     .flops_per_element = 16});
+const Op& searchsorted_op =
+    enter({.name = "searchsorted",
+           .family = Family::search,
+           .arity = 2,
+           .rule =
+               [](Call& call) {
+                   const Dims &sorted = call.input(0).shape(), &values = call.input(1).shape();
+                   bool fits = sorted.size() == 1 || (sorted.size() > 1 && sorted.size() == values.size());
+                   for (int i = 0; fits && i + 1 < sorted.size(); ++i) fits = sorted[i] == values[i];
+                   require_shape(fits, "searchsorted: sorted elements of shape ", sorted.words(),
+                                 " for values of shape ", values.words(),
+                                 "; give a vector, or one for each line of values");
+                   call.make(call.input(1).shape(), DType::i64);
+               },
+           .cpu = searchsorted_kernel,
+           .cuda = cuda::searchsorted,
+           .flops_per_element = 16});
 
 T extreme(const Op& op, const T& x, int axis, bool keep) {
     const int at = axis_of(axis, x->dims(), op.name);
@@ -219,7 +220,8 @@ T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept) {
     Params params;
     params.flag = descending;
     params.a = {kept.value_or(n)};
-    require(params.a[0] >= 0 && params.a[0] <= n, "topk: ", params.a[0], " elements of an axis with ", n);
+    require_shape(params.a[0] >= 0 && params.a[0] <= n, "topk: ", params.a[0], " elements of an axis with ",
+                  n);
     return contiguous(transpose(run(argsort_op, params, transpose(x, at, -1)), at, -1));
 }
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from accelera.capture.known_values import keep_value
-from accelera.errors import DTypeError, ShapeError
+from accelera.errors import ArgumentError, DTypeError
 
 
 def is_on_meta(module: torch.nn.Module) -> bool:
@@ -103,7 +103,7 @@ def values_explained(
         with unlogged_errors():
             yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise ValueError(
+        raise ArgumentError(
             f"[{op}] the model asks for values at {error.func}, and only its shapes are followed; {remedy}, "
             "or give a model whose shapes do not depend on its data (experts of transformers: "
             'experts_implementation="grouped_mm")'
@@ -169,7 +169,7 @@ class _Layer(NamedTuple):
 def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
     """Name the layer of ``model`` that torch's error came from, and the shapes that it was given.
 
-    Raises ShapeError, or DTypeError where torch speaks of element types, with torch's error as its cause.
+    Raises ArgumentError, or DTypeError where torch speaks of element types, with torch's error as its cause.
     """
     try:
         yield
@@ -179,7 +179,7 @@ def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
             raise
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         of_types = isinstance(error, TypeError) or "dtype" in reason or "scalar type" in reason
-        raise (DTypeError if of_types else ShapeError)(
+        raise (DTypeError if of_types else ArgumentError)(
             f"[{op}] {layer.name or 'the model'}, {_describe_layer(layer.module)}, cannot take "
             f"{_describe_tensors(layer.given)}: {reason}; give inputs as the model takes them"
         ) from error

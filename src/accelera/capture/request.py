@@ -25,6 +25,7 @@ from accelera.capture.fake import (
 from accelera.capture.iterations import Unrecorded, quickest_s
 from accelera.capture.recording import OperatorRecording
 from accelera.capture.shape_rules import ShapeMode, cpu_lstm, scalars_in_lists
+from accelera.errors import ArgumentError
 from accelera.trace import Occupancy, Trace
 
 
@@ -48,20 +49,20 @@ class CaptureRequest:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"[capture] steps={self.steps}; at least 1 is needed")
+            raise ArgumentError(f"[capture] steps={self.steps}; at least 1 is needed")
         if self.generate_tokens and self.train:
-            raise ValueError(f"[capture] generate_tokens={self.generate_tokens} needs train=False")
+            raise ArgumentError(f"[capture] generate_tokens={self.generate_tokens} needs train=False")
         if self.timed < 0 or (self.timed and (self.follows_shapes or self.generate_tokens)):
-            raise ValueError(
+            raise ArgumentError(
                 f"[capture] timed={self.timed} rounds need a real model, no fake one, and no generate_tokens"
             )
         if self.dtype is not None and not self._is_factory:
-            raise ValueError(
+            raise ArgumentError(
                 f"[capture] dtype={self.dtype} is for a model that is built; this one exists, convert it "
                 f"with model.to(dtype), or give a function that builds it"
             )
         if self.follows_shapes and isinstance(self.optimizer, torch.optim.Optimizer):
-            raise ValueError(
+            raise ArgumentError(
                 "[capture] an optimizer of real weights cannot step fake ones; give its name or a function "
                 "such as lambda parameters: torch.optim.AdamW(parameters)"
             )
@@ -99,7 +100,7 @@ class CaptureRequest:
         with default_dtype(dtype), CopiesOfFakes(), initializers_of_shapes():
             module = self.model() if self._is_factory and callable(self.model) else self.model
             if not isinstance(module, torch.nn.Module):
-                raise TypeError(
+                raise ArgumentError(
                     f"[capture] the model is a {type(module).__name__}; a torch.nn.Module is needed"
                 )
             inputs = self.inputs() if callable(self.inputs) else self.inputs

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from accelera.capture.fake import as_fake
 from accelera.capture.known_values import evaluated, follow, has_known_operands, is_known
 from accelera.capture.workspaces import rnn_workspace_bytes
+from accelera.errors import StateError
 
 ShapeRule = Callable[..., Any]
 """Takes an operator's arguments and returns its results as new tensors on the first argument's device."""
@@ -100,17 +101,15 @@ def _grouped_product(
 def _check_grouped(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> None:
     known = (torch.bfloat16, torch.float16, torch.float32)
     if a.dtype not in known or a.dtype != b.dtype:
-        raise RuntimeError(
+        raise StateError(
             f"grouped products are of bfloat16, float16 or float32, not of {a.dtype} and {b.dtype}"
         )
     if a.dim() not in (2, 3) or b.dim() not in (2, 3):
-        raise RuntimeError(f"grouped products are of 2 or 3 axes, not of {a.dim()} and {b.dim()}")
+        raise StateError(f"grouped products are of 2 or 3 axes, not of {a.dim()} and {b.dim()}")
     if (offs is None) != (a.dim() == b.dim() == 3):
-        raise RuntimeError("grouped products need offsets unless both operands are stacks of matrices")
+        raise StateError("grouped products need offsets unless both operands are stacks of matrices")
     if max(a.dim(), b.dim()) == 3 and a.shape[-1] != b.shape[-2]:
-        raise RuntimeError(
-            f"a grouped product of {tuple(a.shape)} and {tuple(b.shape)}: the inner axes differ"
-        )
+        raise StateError(f"a grouped product of {tuple(a.shape)} and {tuple(b.shape)}: the inner axes differ")
 
 
 def _grouped_shape(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) -> tuple[int, ...]:

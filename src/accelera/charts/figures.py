@@ -14,6 +14,7 @@ from accelera.charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupan
 from accelera.charts.parts import Option, unstyled
 from accelera.charts.policies import bars_height, policy_bars
 from accelera.charts.timeline import TIMELINE_HEIGHT, timeline_chart
+from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.plotting import Theme, theme_of
 
@@ -75,9 +76,9 @@ def figure_bytes(
         No such kind, format or theme.
     """
     if kind not in _CHARTS:
-        raise ValueError(f"[figure] {kind!r} is no chart; take one of {', '.join(_CHARTS)}")
+        raise ArgumentError(f"[figure] {kind!r} is no chart; take one of {', '.join(_CHARTS)}")
     if format not in ("png", "svg"):
-        raise ValueError(f"[figure] {format!r} is no format; take 'png' or 'svg'")
+        raise ArgumentError(f"[figure] {format!r} is no format; take 'png' or 'svg'")
     make, height = _CHARTS[kind]
     palette = theme_of(theme)
     extra = {"budget_bytes": budget_bytes} if kind == "curves" else {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from accelera.charts.heatmap import columns_of_scores, distance_class_of
+from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.views import ViewJson
 
@@ -20,7 +21,7 @@ def table_of(view: Any, kind: str) -> Columns:
     ``kind`` is one of ``figure_bytes``; raises ValueError for another.
     """
     if kind not in _TABLES:
-        raise ValueError(f"[table] {kind!r} is no chart; take one of {', '.join(_TABLES)}")
+        raise ArgumentError(f"[table] {kind!r} is no chart; take one of {', '.join(_TABLES)}")
     return _TABLES[kind](view)
 
 
@@ -37,7 +38,7 @@ def table_bytes(view: Any, kind: str, format: Literal["csv", "parquet"] = "csv")
         writer.writerows(zip(*map(_formula_safe, columns.values()), strict=True))
         return text.getvalue().encode()
     if format != "parquet":
-        raise ValueError(f"[table] {format!r} is no format; take 'csv' or 'parquet'")
+        raise ArgumentError(f"[table] {format!r} is no format; take 'csv' or 'parquet'")
     with needed_for("table", "or take csv"):
         import pyarrow as pa
         import pyarrow.parquet as pq

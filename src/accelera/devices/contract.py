@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices.checks import FLOATING, INTEGERS
+from accelera.errors import UnsupportedError
 
 DeviceArray = Any
 
@@ -84,7 +85,7 @@ class Device(abc.ABC):
         The piece is a dense array at its start, in any order of axes. The memory is lent to one thread until
         ``take_back``. None when all is lent and ``wait`` is false. Only where ``lends`` returns True.
         """
-        raise NotImplementedError(f"[lend_host] {self.name} lends no memory")
+        raise UnsupportedError(f"[lend_host] {self.name} lends no memory")
 
     def take_back(self, memory: np.ndarray[Any, Any]) -> None:
         """Take back memory of ``lend_host``."""
@@ -103,7 +104,7 @@ class Device(abc.ABC):
         Shapes are equal; elements are converted as by ``upload``. The owner of the array must have waited for
         earlier work on it, and may use it on return. Only for devices whose ``name`` is the tier of stores.
         """
-        raise NotImplementedError(f"[copy] {self.name} holds no arrays of others")
+        raise UnsupportedError(f"[copy] {self.name} holds no arrays of others")
 
     @abc.abstractmethod
     def gemm(

@@ -20,7 +20,7 @@ from accelera.devices.checks import check_upload
 from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice, copy, dense_view
 from accelera.devices.pages import Pages, address
-from accelera.errors import DeviceError, DeviceMemoryError
+from accelera.errors import ArgumentError, DeviceError, DeviceMemoryError
 from accelera.units import format_bytes, parse_bytes
 
 
@@ -139,7 +139,7 @@ class Faults:
 
     def __init__(self, plan: FaultPlan) -> None:
         if not 0 <= plan.oom_probability <= 1:
-            raise ValueError(f"[faults] oom_probability={plan.oom_probability} must lie between 0 and 1")
+            raise ArgumentError(f"[faults] oom_probability={plan.oom_probability} must lie between 0 and 1")
         self._plan = plan
         self._oom_at, self._transfer_at, self._compute_at = (
             frozenset([nth] if isinstance(nth, int) else nth)
@@ -259,7 +259,7 @@ class SimulatedDevice(Device):
         name: str = "sim",
     ) -> None:
         if bandwidth_gbps <= 0 or flops_per_s <= 0 or latency_s < 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"[{name}] bandwidth_gbps={bandwidth_gbps}, flops_per_s={flops_per_s}, latency_s={latency_s}:"
                 f" rates must be above 0, the latency not below"
             )

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 
+from accelera.errors import ArgumentError
 from accelera.memory import cgroup_processors
 from accelera.thread_limits import ThreadLimits
 
@@ -61,7 +62,7 @@ class BlasThreads:
     def limited(self, count: int) -> Iterator[None]:
         """Let products run on at most ``count`` threads meanwhile."""
         if count < 1:
-            raise ValueError(f"[threads] a limit of {count} threads: a product needs at least 1")
+            raise ArgumentError(f"[threads] a limit of {count} threads: a product needs at least 1")
         self._update(self._limits.add, count)
         try:
             yield

@@ -539,10 +539,10 @@ def gibibytes(threshold_gb: float) -> int:
     """Return a threshold in GiB as bytes; raises ArgumentError for anything but a valid number of GiB."""
     try:
         if isinstance(threshold_gb, (bool, str)):
-            raise TypeError("it is no number")  # a text times GIB would be a text of gigabytes
+            raise ArgumentError("it is no number")  # a text times GIB would be a text of gigabytes
         count = threshold_gb * GIB
         if not 0 <= count < 2**62:
-            raise ValueError("it must be finite and not negative")
+            raise ArgumentError("it must be finite and not negative")
         return int(count)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import ml_dtypes
 import numpy as np
 
+from accelera.errors import DTypeError
 from accelera.extras import require
 
 Array = np.ndarray[Any, Any]
@@ -201,7 +202,7 @@ as_tensor = tensor
 def from_numpy(array: Array) -> Tensor:
     """Return a tensor that shares the array's memory; raises TypeError for elements that there are not."""
     if not any(array.dtype in types for types in _RANKS):
-        raise TypeError(f"a Matrix holds no elements of NumPy's {array.dtype}")
+        raise DTypeError(f"a Matrix holds no elements of NumPy's {array.dtype}")
     return Tensor(array)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 
 _KEPT_IN_FLOAT8 = torch.float8_e4m3fn
 
@@ -77,7 +77,7 @@ def keep_weights_in_float8(module: torch.nn.Module) -> None:
     convert(module, torch.bfloat16)
     layers = float8_layers(module)
     if not layers:
-        raise ValueError(
+        raise ArgumentError(
             "[estimate] dtype='float8' keeps the weights of nn.Linear layers, and this model has none "
             "besides its head; ask for bfloat16"
         )

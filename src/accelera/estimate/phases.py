@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from accelera.capture import capture, unlogged_errors
+from accelera.errors import ArgumentError
 from accelera.estimate.element_types import ElementType, element_type, float8_layers, own_type, twin
 from accelera.estimate.report import Estimate, Phase
 from accelera.estimate.subject import Subject, kv_bytes_per_token
@@ -117,7 +118,7 @@ def _generation(subject: Subject, module: torch.nn.Module) -> Trace:
     try:
         return capture(module, subject.prompt(), train=False, fake=True, generate_tokens=tokens)
     except (AttributeError, TypeError) as error:
-        raise ValueError(f"[estimate] decoding with a key-value cache fails: {error}") from error
+        raise ArgumentError(f"[estimate] decoding with a key-value cache fails: {error}") from error
 
 
 def _kv_bytes_per_token(subject: Subject, phases: list[Phase]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
 from accelera.capture import capture
+from accelera.errors import ArgumentError
 from accelera.extras import require
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
@@ -84,7 +85,7 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
 
     Raises
     ------
-    SyntaxError
+    ProgramSyntaxError
         A source text that is no Python; the message names the line.
     UnknownNameError
         No such machine or level.
@@ -98,7 +99,7 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
     if isinstance(program, Trace):
         return predict_trace(program, **_with_local_machine(options))
     if not callable(program):
-        raise TypeError(
+        raise ArgumentError(
             f"[predict_compile] program is a {type(program).__name__}; give source text, a Trace, a module "
             "or a function that builds one"
         )
@@ -119,7 +120,9 @@ def _predict_module(
     from accelera.capture import is_on_meta
 
     if inputs is None and make_inputs is None:
-        raise TypeError("[predict_compile] a module needs inputs=, or make_inputs= with batch and context")
+        raise ArgumentError(
+            "[predict_compile] a module needs inputs=, or make_inputs= with batch and context"
+        )
     if make_inputs is not None:
         predicting.setdefault("make_trace", _trace_maker(model, make_inputs, options))
         inputs = make_inputs(batch, context) if inputs is None else inputs

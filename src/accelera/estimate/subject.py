@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from accelera.capture import CopiesOfFakes, ShapeMode, initializers_of_shapes
 from accelera.capture.known_values import has_kept_value
 from accelera.capture.lazy_layers import refuse_lazy_layers
+from accelera.errors import ArgumentError, MissingFileError
 from accelera.estimate.element_types import own_type, shape_of, twin
 from accelera.extras import transformers_for
 
@@ -57,11 +58,13 @@ def subject_of(model: Any, inputs: Any, batch: int | None, context: int | None) 
     module, inputs = _build_subject(model, inputs)
     if inputs is not None:
         if batch is not None or context is not None:
-            raise ValueError("[estimate] batch= and context= shape inputs that are made; inputs= are given")
+            raise ArgumentError(
+                "[estimate] batch= and context= shape inputs that are made; inputs= are given"
+            )
         known = inputs if callable(inputs) else _on_meta(inputs)
         return Subject(type(module).__name__, module, None, None, lambda _train: known, False)
     if not makes_own_inputs(module):
-        raise TypeError(
+        raise ArgumentError(
             f"[estimate] the inputs of a {type(module).__name__} do not follow from it; give inputs= "
             "(on the command line --input SHAPE), a tensor, a tuple, a dictionary, or a function making them"
         )
@@ -95,7 +98,7 @@ def _without_contents(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     """Return the twin of a module, or of a pair of module and inputs."""
     module, own_inputs = model if isinstance(model, tuple) and len(model) == 2 else (model, None)
     if not isinstance(module, torch.nn.Module):
-        raise TypeError(
+        raise ArgumentError(
             f"[estimate] the model is a {type(module).__name__}; give a torch.nn.Module, a function that "
             "builds one, a configuration of transformers, or the path of its config.json"
         )
@@ -146,16 +149,18 @@ def read_config(path: Path) -> Any:
     """
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"[estimate] no file {file}; name a config.json, the folder that it is in, or a model in Python"
         )
     if file.suffix == ".py":
-        raise ValueError(f"[estimate] {file} is a program; name what in it is the model, as in {file}:build")
+        raise ArgumentError(
+            f"[estimate] {file} is a program; name what in it is the model, as in {file}:build"
+        )
     from_pretrained = transformers_for("estimate", file).AutoConfig.from_pretrained
     try:
         return from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"[estimate] {file} is no configuration of a model: {error}") from error
+        raise ArgumentError(f"[estimate] {file} is no configuration of a model: {error}") from error
 
 
 def build(config: Any) -> torch.nn.Module:
@@ -250,4 +255,4 @@ def _class_of(config: Any) -> Any:
     for auto in (*(getattr(transformers, f"AutoModelFor{task}") for task in tasks), transformers.AutoModel):
         if type(config) in auto._model_mapping:
             return auto._model_mapping[type(config)]
-    raise ValueError(f"[estimate] transformers has no model for a {type(config).__name__}")
+    raise ArgumentError(f"[estimate] transformers has no model for a {type(config).__name__}")

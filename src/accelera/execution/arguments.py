@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from types import CodeType
 from typing import Any, Literal, TypeVar, final
 
+from accelera.errors import ArgumentError
 from accelera.units import parse_bytes
 
 OnError = Literal["raise", "collect", "skip"]
@@ -46,17 +47,17 @@ class WorkloadProfile:
         for name in ("task_count", "memory_per_task"):
             object.__setattr__(self, name, _whole(name, getattr(self, name)))
         if not (isinstance(self.complexity, Real) and isinstance(self.parallelization, Real)):
-            raise TypeError(
+            raise ArgumentError(
                 f"[WorkloadProfile] complexity={self.complexity!r}, parallelization={self.parallelization!r}:"
                 f" both are numbers from 0.0 to 1.0"
             )
         if self.task_count < 0 or self.memory_per_task < 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"[WorkloadProfile] task_count={self.task_count}, memory_per_task={self.memory_per_task}:"
                 f" neither can be negative"
             )
         if not (0 <= self.complexity <= 1 and 0 <= self.parallelization <= 1):
-            raise ValueError(
+            raise ArgumentError(
                 f"[WorkloadProfile] complexity={self.complexity}, parallelization={self.parallelization}:"
                 f" both are shares from 0.0 to 1.0"
             )
@@ -68,7 +69,7 @@ def _whole(name: str, count: object) -> int:
     remedy = (
         "parse_bytes('3MiB') of accelera.units reads sizes from text" if isinstance(count, str) else "int"
     )
-    raise TypeError(f"[WorkloadProfile] {name}={count!r}: give a whole number; {remedy}")
+    raise ArgumentError(f"[WorkloadProfile] {name}={count!r}: give a whole number; {remedy}")
 
 
 Task = TypeVar("Task")
@@ -77,7 +78,7 @@ Task = TypeVar("Task")
 def check_profile(op: str, profile: object) -> None:
     """Raise TypeError where a profile is none."""
     if profile is not None and not isinstance(profile, WorkloadProfile):
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] profile={described(profile)}: give a WorkloadProfile, such as"
             " WorkloadProfile(task_count=100, memory_per_task=3 << 20)"
         )
@@ -86,11 +87,11 @@ def check_profile(op: str, profile: object) -> None:
 def check_function(op: str, function: Any) -> None:
     """Raise TypeError where what is to be run on every task cannot be called, or only be awaited."""
     if not callable(function):
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] {described(function)} cannot be called: give a function of one task, such as abs"
         )
     if _is_async(function):
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] {described(function)} is async: nobody would await its coroutines; give a function"
             " that is not, such as one that calls asyncio.run"
         )
@@ -113,7 +114,7 @@ def listed(tasks: Iterable[Task]) -> list[Task]:
     except TypeError:
         if isinstance(tasks, Iterable) or hasattr(tasks, "__getitem__"):
             raise
-        raise TypeError(
+        raise ArgumentError(
             f"[execute] tasks={described(tasks)}: give a list, a range or anything else to go through"
         ) from None
 
@@ -121,7 +122,7 @@ def listed(tasks: Iterable[Task]) -> list[Task]:
 def asked_workers(op: str, workers: Any, max_workers: Any) -> Any:
     """Return the number of workers, which has two names; raise TypeError where both are given."""
     if workers is not None and max_workers is not None:
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] workers={described(workers)} and max_workers={described(max_workers)}: two names of one"
             " number; give one of them"
         )
@@ -135,18 +136,18 @@ def check_workers(op: str, workers: Any, name: str = "workers") -> None:
     if workers is None:
         return
     if not hasattr(workers, "__index__") or isinstance(workers, bool):
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] {name}={described(workers)}: give a whole number from 1, or None for all cores"
         )
     if workers < 1:
-        raise ValueError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
+        raise ArgumentError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
 
 
 def given_bytes(budget: int | float | str) -> int:
     """Return a budget in bytes; raises ValueError when it is no size, or 0."""
     nbytes = parse_bytes(budget)
     if not nbytes:
-        raise ValueError(
+        raise ArgumentError(
             f"[StrategyManager] budget={budget!r} leaves no memory for any task: give bytes above 0, or text"
             " such as '8GiB'; None sets no limit"
         )

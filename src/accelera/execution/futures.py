@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar, final
 
+from accelera.errors import ArgumentError, StateError
 from accelera.execution.arguments import check_function, described
 from accelera.execution.tasks.run import ThreadContext
 
@@ -20,7 +21,7 @@ def without_stop_iteration(call: Callable[[], Returned]) -> Returned:
     try:
         return call()
     except StopIteration as error:
-        raise RuntimeError(
+        raise StateError(
             "[aexecute] a task raised StopIteration, which a coroutine cannot raise: raise another exception"
         ) from error
 
@@ -38,7 +39,7 @@ class LinkedEvent(threading.Event):
     def __init__(self, callers: threading.Event | None) -> None:
         super().__init__()
         if callers is not None and not callable(getattr(callers, "is_set", None)):
-            raise TypeError(
+            raise ArgumentError(
                 f"[aexecute] cancel={described(callers)}: give a threading.Event, and set it later"
             )
         self._callers = callers
@@ -150,7 +151,7 @@ class StrategyExecutor(Executor):
         if buffersize is not None:
             return self._streamed(function, tasks, timeout, buffersize)
         if chunksize < 1:
-            raise ValueError(f"[map] chunksize={chunksize}: give at least 1")
+            raise ArgumentError(f"[map] chunksize={chunksize}: give at least 1")
         chunks = iter(lambda: tuple(islice(tasks, chunksize)), ())
         return chain.from_iterable(
             self._pool.map(functools.partial(self._outputs, function), chunks, timeout=timeout)
@@ -163,7 +164,7 @@ class StrategyExecutor(Executor):
 
     def _streamed(self, function: Any, tasks: Any, timeout: float | None, window: int) -> Iterator[Any]:
         if self._closed:
-            raise RuntimeError("[map] cannot schedule new futures after shutdown")
+            raise StateError("[map] cannot schedule new futures after shutdown")
         stream = self._manager.stream(tasks, function, ordered=True, window=window, timeout=timeout)
         return (output for _, output in stream)
 
@@ -201,7 +202,9 @@ def mapped(
     check_function("map", fn)
     _check_chunksize("map", chunksize)
     if not iterables:
-        raise TypeError("[map] no tasks: give at least one iterable after the function, such as range(10)")
+        raise ArgumentError(
+            "[map] no tasks: give at least one iterable after the function, such as range(10)"
+        )
     for each in iterables:
         _check_iterable("map", each)
     function, tasks = one_task_each(fn, iterables)
@@ -220,11 +223,11 @@ def starmapped(
 
 def _check_chunksize(op: str, chunksize: Any) -> None:
     if not hasattr(chunksize, "__index__") or isinstance(chunksize, bool):
-        raise TypeError(f"[{op}] chunksize={described(chunksize)}: give a whole number from 1")
+        raise ArgumentError(f"[{op}] chunksize={described(chunksize)}: give a whole number from 1")
     if chunksize < 1:
-        raise ValueError(f"[{op}] chunksize={chunksize}: give at least 1")
+        raise ArgumentError(f"[{op}] chunksize={chunksize}: give at least 1")
 
 
 def _check_iterable(op: str, tasks: Any) -> None:
     if not (isinstance(tasks, Iterable) or hasattr(tasks, "__getitem__")):
-        raise TypeError(f"[{op}] {described(tasks)}: give a list, a range or anything else to go through")
+        raise ArgumentError(f"[{op}] {described(tasks)}: give a list, a range or anything else to go through")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, final
 
-from accelera.errors import DeviceError
+from accelera.errors import ArgumentError, DeviceError
 from accelera.execution.arguments import (
     Fallback,
     OnError,
@@ -131,7 +131,7 @@ class StrategyManager:
         budget_bytes = None if budget is None else given_bytes(budget)
         name = getattr(gpu, "name", "gpu")
         if gpu is not None and name == self._cpu.name:
-            raise ValueError(
+            raise ArgumentError(
                 f"[StrategyManager] both executors are called {name!r}, and results tell them apart by their"
                 " names: give the GPU's another `name`"
             )

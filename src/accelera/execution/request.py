@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, ClassVar, Final, TypeVar, get_args
 
-from accelera.errors import DeviceError, UnfinishedError, UnknownNameError
+from accelera.errors import ArgumentError, DeviceError, UnfinishedError, UnknownNameError
 from accelera.execution.arguments import (
     Fallback,
     OnError,
@@ -84,11 +84,11 @@ class ExecuteRequest:
         if fallback not in _FALLBACK:
             raise UnknownNameError.among("fallback", fallback, _FALLBACK)
         if timeout is not None and not timeout >= 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"[{self.op}] timeout={timeout}: seconds cannot be negative, nor nan; None waits for ever"
             )
         if rerun == "never" and fallback == "all":
-            raise ValueError(
+            raise ArgumentError(
                 "[execute] rerun='never' with fallback='all': the one forbids what the other asks for, to do"
                 " everything again; fallback='unfinished' keeps what is done"
             )
@@ -180,13 +180,13 @@ def _check_kinds(op: str, profile: Any, retry: Any, timeout: Any, cancel: Any, p
     """Raise TypeError for the first option that is of another kind than it must be."""
     check_profile(op, profile)
     if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"[{op}] retry={described(retry)}: give a Retry, such as Retry(times=3)")
+        raise ArgumentError(f"[{op}] retry={described(retry)}: give a Retry, such as Retry(times=3)")
     if timeout is not None and (not isinstance(timeout, Real) or isinstance(timeout, bool)):
-        raise TypeError(f"[{op}] timeout={described(timeout)}: give seconds, such as 1.5")
+        raise ArgumentError(f"[{op}] timeout={described(timeout)}: give seconds, such as 1.5")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise TypeError(f"[{op}] cancel={described(cancel)}: give a threading.Event, and set it later")
+        raise ArgumentError(f"[{op}] cancel={described(cancel)}: give a threading.Event, and set it later")
     if progress is not None and not callable(progress):
-        raise TypeError(
+        raise ArgumentError(
             f"[{op}] progress={described(progress)}: give a function of the tasks done and of all"
         )
 

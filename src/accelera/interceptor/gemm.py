@@ -14,7 +14,7 @@ import torch
 
 from accelera.chunking import TileChunking
 from accelera.engine import MatrixEngine
-from accelera.errors import BudgetExceededError
+from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor.config import PRODUCT_TILE_BYTES, InterceptionConfig
 from accelera.interceptor.hooks import original, passing
 from accelera.interceptor.router import TiledCall, TileRunner
@@ -261,7 +261,7 @@ class _ConjugateView(Store):
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Refuse: factors are only read."""
-        raise PermissionError("[write] a factor of a product is only read")
+        raise StoreError("[write] a factor of a product is only read")
 
     @property
     def layout(self) -> Layout:
@@ -286,7 +286,7 @@ class _BlockSink(OutputStore):
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Refuse: blocks are written once."""
-        raise PermissionError("[read] the result of an intercepted product is only written")
+        raise StoreError("[read] the result of an intercepted product is only written")
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Put one block, band by band; return its bytes."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, final
 import torch
 
 from accelera.chunking import Region as Region
+from accelera.errors import ShapeError
 
 
 class ResultLayout(NamedTuple):
@@ -70,7 +71,7 @@ def broadcast(shapes: Iterable[torch.Size | tuple[int, ...]]) -> tuple[int, ...]
     for axis in range(-rank, 0):
         lengths = {shape[axis] for shape in given if len(shape) >= -axis} - {1}
         if len(lengths) > 1:
-            raise ValueError(f"shapes {given} do not broadcast")
+            raise ShapeError(f"shapes {given} do not broadcast")
         sizes.append(lengths.pop() if lengths else 1)
     return tuple(sizes)
 

@@ -332,7 +332,7 @@ def _bytes_of(amount: int | float | str, memory: UsableMemory) -> int:
     if isinstance(share, float) and share <= 1:
         return int(parse_fraction(str(share)) * memory.get_total_memory())
     if isinstance(share, float) and math.isfinite(share) and not share.is_integer():
-        raise ValueError(
+        raise ArgumentError(
             f"[budget] {amount!r} is not a size: above 1 it would be bytes, and is no whole number of them; "
             "write for example '1.5GiB', int(bytes), or a share such as 0.5 or '50%'"
         )

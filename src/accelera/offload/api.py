@@ -367,7 +367,9 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
 
 def _check_is_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"[offload] a {type(model).__name__} is no torch.nn.Module; give the model itself")
+        raise ArgumentError(
+            f"[offload] a {type(model).__name__} is no torch.nn.Module; give the model itself"
+        )
 
 
 def _check_not_offloaded(model: torch.nn.Module) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from accelera._native import Arena
 from accelera.devices import Device
-from accelera.errors import BudgetExceededError, DeviceError
+from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
 from accelera.memory import AsyncBuffers, BufferTable, Pins, PoolBlock, Prefetcher, Slab, Use, window_of
 from accelera.memory.probe import trim_heap
 from accelera.offload.allocation_scope import AllocationScope
@@ -256,7 +256,7 @@ class BlockCache:
     def trace(self) -> Trace:
         """Return what happened so far; raises ValueError when the cache was made without a recorder."""
         if self._log is None:
-            raise ValueError("[offload] no trace was recorded; offload with record=True")
+            raise ArgumentError("[offload] no trace was recorded; offload with record=True")
         with self._lock:
             return self._log.trace()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from accelera.errors import DeviceError
+from accelera.errors import ArgumentError, DeviceError
 from accelera.offload.block_cache import BlockCache, OffloadReport
 from accelera.offload.checkpoints.shards import save_checkpoint
 from accelera.offload.module import offloaded_tensors, swap_out, unguard_device
@@ -80,7 +80,7 @@ class Offloaded:
         A model over several devices has several traces: those of ``caches``; ValueError is raised for it.
         """
         if len(self.caches) > 1:
-            raise ValueError(
+            raise ArgumentError(
                 "[offload] each device has a trace of its own: [each.trace() for each in handle.caches]"
             )
         return self.cache.trace()

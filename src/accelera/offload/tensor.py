@@ -16,7 +16,7 @@ import torch
 from torch._C._dynamo import eval_frame
 from typing_extensions import ParamSpec, TypeIs
 
-from accelera.errors import DeviceError
+from accelera.errors import DeviceError, StateError
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import BlockLayout, row_parts
 from accelera.offload.op_schema import PLAIN_TYPES
@@ -198,7 +198,7 @@ class OffloadedTensor(torch.Tensor):
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """Return a read-only copy of the values as an array."""
         if self.requires_grad and not force:
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()")
+            raise StateError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()")
         array: np.ndarray[Any, Any] = self.materialized().cpu().resolve_conj().resolve_neg().numpy()
         array.flags.writeable = False
         return array
@@ -521,7 +521,7 @@ def deep_copy(tensor: OffloadedTensor, memo: dict[int, Any]) -> OffloadedTensor:
         known: OffloadedTensor = memo[id(tensor)]
         return known
     if not tensor.is_leaf:
-        raise RuntimeError(
+        raise StateError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol"
         )
     storage = _copy_storage(tensor.block_storage, memo)

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from accelera.errors import ArgumentError
+
 ThemeName = Literal["light", "dark"]
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -92,7 +94,7 @@ THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
 def theme_of(name: str) -> Theme:
     """Return the theme ``"light"`` or ``"dark"``; raises ValueError for another name."""
     if name not in THEMES:
-        raise ValueError(f"[theme] {name!r} is no theme; take 'light' or 'dark'")
+        raise ArgumentError(f"[theme] {name!r} is no theme; take 'light' or 'dark'")
     return THEMES[name]
 
 

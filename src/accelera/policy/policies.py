@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera._native import Policy, PolicyKnowledge, policy_needs
-from accelera.errors import ShapeError, UnknownNameError
+from accelera.errors import ArgumentError, ShapeError, UnknownNameError
 from accelera.policy.contract import EvictionPolicy, Knowledge, next_reads, once_per_trace
 from accelera.policy.iteration_replay import replay_next_uses
 from accelera.trace import Trace, stack_distances
@@ -86,7 +86,7 @@ def require_needs(name: str, known: Knowledge, *needs: str) -> None:
     """Raise ValueError when ``known`` lacks one of ``needs``, saying where it comes from."""
     for need in needs:
         if getattr(known, need) is None or (need == "capacity_bytes" and not known.capacity_bytes):
-            raise ValueError(f"[policy] {name} needs {need}, which is not given: {_REMEDIES[need]}")
+            raise ArgumentError(f"[policy] {name} needs {need}, which is not given: {_REMEDIES[need]}")
 
 
 def native_knowledge(known: Knowledge) -> PolicyKnowledge:
@@ -156,7 +156,7 @@ def prepare(
     """
     native = native_name(name)
     if capacity_bytes < 0:
-        raise ValueError(f"[policy] capacity_bytes={capacity_bytes} must not be negative")
+        raise ArgumentError(f"[policy] capacity_bytes={capacity_bytes} must not be negative")
     needs = NEEDS[native]
     return Prepared(
         native,
@@ -175,7 +175,7 @@ def _score(name: str, trace: Trace, given: ArrayLike | None) -> NDArray[np.float
     if given is not None:
         return _checked_score(given, trace.access_count)
     if name not in SCORES:
-        raise ValueError(
+        raise ArgumentError(
             f"[policy] {name} follows a score and none is given: pass score=, one number per access, "
             "as a trained scorer returns it"
         )
@@ -188,5 +188,5 @@ def _checked_score(given: ArrayLike, count: int) -> NDArray[np.float64]:
         raise ShapeError(f"[policy] score has shape {score.shape}; ({count},), one per access, is needed")
     bad = np.flatnonzero(np.isnan(score))
     if len(bad):
-        raise ValueError(f"[policy] score is not a number at access {bad[0]}; give every access a number")
+        raise ArgumentError(f"[policy] score is not a number at access {bad[0]}; give every access a number")
     return score

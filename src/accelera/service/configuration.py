@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from accelera.errors import ArgumentError
+
 CONFIG_BYTES = 65_536
 """Of a configuration as JSON."""
 MOST_NUMBER = 1 << 24
@@ -51,13 +53,15 @@ _TYPE = "model_type"
 def checked_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration without what could load or run anything; raises ValueError for a refusal."""
     if not isinstance(config.get(_TYPE), str) or not config[_TYPE]:
-        raise ValueError(f"it has no {_TYPE}; give the contents of a model's config.json")
+        raise ArgumentError(f"it has no {_TYPE}; give the contents of a model's config.json")
     try:
         size = len(json.dumps(config))
     except RecursionError as error:
-        raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep") from error
+        raise ArgumentError(f"it is nested more than {MOST_DEPTH} levels deep") from error
     if size > CONFIG_BYTES:
-        raise ValueError(f"it has {size:,} bytes of at most {CONFIG_BYTES:,}; leave out the names of labels")
+        raise ArgumentError(
+            f"it has {size:,} bytes of at most {CONFIG_BYTES:,}; leave out the names of labels"
+        )
     cleaned: dict[str, Any] = _without_code_fields(config, MOST_DEPTH)
     _check_numbers(cleaned)
     return cleaned
@@ -77,14 +81,16 @@ ModelConfig = Annotated[
 def _without_code_fields(value: Any, depth: int) -> Any:
     """Return a JSON value without the fields of ``_LEFT_OUT``; raises ValueError for any of ``_REFUSED``."""
     if depth < 0:
-        raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
+        raise ArgumentError(f"it is nested more than {MOST_DEPTH} levels deep")
     if isinstance(value, list):
         return [_without_code_fields(each, depth - 1) for each in value]
     if not isinstance(value, dict):
         return value
     for name in _REFUSED & value.keys():
         if value[name]:
-            raise ValueError(f"{name} names another model, and none is fetched; give the whole configuration")
+            raise ArgumentError(
+                f"{name} names another model, and none is fetched; give the whole configuration"
+            )
     return {
         name: _without_code_fields(each, depth - 1) for name, each in value.items() if name not in _LEFT_OUT
     }
@@ -102,11 +108,11 @@ def _check_numbers(config: dict[str, Any]) -> None:
         elif "expert" in name:
             experts = max(experts, int(number))
         if number < 0 and _COUNT.search(name):
-            raise ValueError(f"{name}={number:g} is negative; give the size that the model has, 1 or more")
+            raise ArgumentError(f"{name}={number:g} is negative; give the size that the model has, 1 or more")
         if abs(number) > most:
-            raise ValueError(f"{name}={number:g} of at most {most:,}")
+            raise ArgumentError(f"{name}={number:g} of at most {most:,}")
     if layers * experts > max(MOST_EXPERTS, layers):
-        raise ValueError(f"{experts:,} experts in {layers:,} layers; {MOST_EXPERTS:,} in all is the most")
+        raise ArgumentError(f"{experts:,} experts in {layers:,} layers; {MOST_EXPERTS:,} in all is the most")
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from accelera.errors import ArgumentError
 from accelera.service.configuration import ModelConfig
 from accelera.service.schemas import Bytes, Strict, UnscoredName, with_example
 
@@ -30,7 +31,7 @@ class ModelQuestion(Strict):
     def _bounded(self) -> ModelQuestion:
         tokens = self.batch * (self.context or 1)
         if tokens > MOST_TOKENS:
-            raise ValueError(f"{tokens:,} tokens in a batch of at most {MOST_TOKENS:,}")
+            raise ArgumentError(f"{tokens:,} tokens in a batch of at most {MOST_TOKENS:,}")
         return self
 
 
@@ -63,7 +64,7 @@ class Capturing(ModelQuestion):
     @model_validator(mode="after")
     def _possible(self) -> Capturing:
         if self.training and self.generate_tokens:
-            raise ValueError("training generates no tokens; leave out one of training and generate_tokens")
+            raise ArgumentError("training generates no tokens; leave out one of training and generate_tokens")
         return self
 
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import AfterValidator, Field, StringConstraints
 from sqlalchemy import delete, func, select
 
+from accelera.errors import ArgumentError
 from accelera.service.database import Database, StoredRun
 from accelera.service.history import keep
 from accelera.service.problems import Problem, documented
@@ -31,9 +32,11 @@ def _checked_object(value: dict[str, Any]) -> dict[str, Any]:
     try:
         content = orjson.dumps(value)
     except TypeError as error:
-        raise ValueError(f"it is no JSON object: {error}") from error
+        raise ArgumentError(f"it is no JSON object: {error}") from error
     if len(content) > OBJECT_BYTES:
-        raise ValueError(f"{len(content):,} bytes of at most {OBJECT_BYTES:,}; keep figures, and no series")
+        raise ArgumentError(
+            f"{len(content):,} bytes of at most {OBJECT_BYTES:,}; keep figures, and no series"
+        )
     found: dict[str, Any] = orjson.loads(content)
     return found
 

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.policy import POLICIES
 from accelera.simulator import HIERARCHIES, SCORERS, expected_accesses, generate_synthetic_trace
 from accelera.trace import Trace
@@ -31,7 +31,7 @@ _BYTES = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B)?$"
 
 def _size(given: str) -> str:
     if re.fullmatch(_SIZE, given, re.ASCII) is None:
-        raise ValueError(
+        raise ArgumentError(
             f"{given[:40]!r} is no size; give bytes such as '8GiB', '512 MB' or '1000000', or a share of the "
             "peak such as '50%'"
         )
@@ -40,13 +40,13 @@ def _size(given: str) -> str:
 
 def _bytes(given: str) -> str:
     if re.fullmatch(_BYTES, given, re.ASCII) is None:
-        raise ValueError(f"{given[:40]!r} is no size; give bytes such as '8GiB', '512 MB' or '1000000'")
+        raise ArgumentError(f"{given[:40]!r} is no size; give bytes such as '8GiB', '512 MB' or '1000000'")
     return given
 
 
 def _above_zero(given: str) -> str:
     if not parse_share(given):
-        raise ValueError(f"{given!r} is no capacity to replay at; give 1 byte or more")
+        raise ArgumentError(f"{given!r} is no capacity to replay at; give 1 byte or more")
     return given
 
 
@@ -78,7 +78,7 @@ def _unscored_policy(given: str) -> str:
 def _among(given: str, known: set[str]) -> str:
     """Return the name of a policy, which may be written in any case."""
     if given.lower() not in known:
-        raise ValueError(str(UnknownNameError.among("policy", given[:40], known)).partition("] ")[2])
+        raise ArgumentError(str(UnknownNameError.among("policy", given[:40], known)).partition("] ")[2])
     return given.lower()
 
 
@@ -125,12 +125,12 @@ def _require_portable(value: Any) -> None:
         for entry in value:
             _require_portable(entry)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a number is infinite or not a number; give finite numbers")
+        raise ArgumentError("a number is infinite or not a number; give finite numbers")
     elif isinstance(value, str) and not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError("a text has a lone surrogate, which is no character; leave it out") from error
+            raise ArgumentError("a text has a lone surrogate, which is no character; leave it out") from error
 
 
 def _whole(value: Any) -> Any:
@@ -159,9 +159,9 @@ class Workload(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Workload:
         if self.mode == "decode" and self.model_type not in ("Transformer", "MoE"):
-            raise ValueError(f"a {self.model_type} does not generate token by token; take another mode")
+            raise ArgumentError(f"a {self.model_type} does not generate token by token; take another mode")
         if self.top_k > self.experts:
-            raise ValueError(f"top_k={self.top_k} of experts={self.experts}; choose at most as many")
+            raise ArgumentError(f"top_k={self.top_k} of experts={self.experts}; choose at most as many")
         return self
 
     def trace(self) -> Trace:
@@ -247,7 +247,7 @@ class SweepRequest(Analysis):
     def _bounded(self) -> SweepRequest:
         count = self.capacities if isinstance(self.capacities, int) else len(self.capacities)
         if not 1 <= count <= 200:
-            raise ValueError(f"{count} capacities; give 1 to 200")
+            raise ArgumentError(f"{count} capacities; give 1 to 200")
         return self
 
 
@@ -321,7 +321,7 @@ class TimelineRequest(ViewRequest):
     @model_validator(mode="after")
     def _rising(self) -> TimelineRequest:
         if self.end_s is not None and self.end_s <= self.begin_s:
-            raise ValueError(f"end_s={self.end_s:g} is not after begin_s={self.begin_s:g}")
+            raise ArgumentError(f"end_s={self.end_s:g} is not after begin_s={self.begin_s:g}")
         return self
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
 from accelera.service.problems import documented, too_large
 from accelera.service.replies import ReplyCache, json_bytes
@@ -189,7 +190,7 @@ def _compile_source(source: str, body: CompilationRequest) -> Json:
             source, opt_level=body.opt_level, language=body.language, model_type=body.model_type
         ).to_dict()
     except (SyntaxError, RecursionError, MemoryError) as error:  # the parser's own limits
-        raise ValueError(f"[predict-compile] the source is no {body.language}: {error}") from error
+        raise ArgumentError(f"[predict-compile] the source is no {body.language}: {error}") from error
 
 
 def _trace_of(request: Request, body: Workload) -> Trace:

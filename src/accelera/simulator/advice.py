@@ -289,7 +289,7 @@ def _record(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
     for field in fields(kind):  # type: ignore[arg-type]
         value, types = values[field.name], _JSON_TYPES.get(str(field.type))
         if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-            raise TypeError(f"{field.name}={value!r:.80} is no {field.type}")
+            raise ArgumentError(f"{field.name}={value!r:.80} is no {field.type}")
         if field.type == "tuple[str, ...]" and not all(isinstance(part, str) for part in value):
-            raise TypeError(f"{field.name} has parts that are no text")
+            raise ArgumentError(f"{field.name} has parts that are no text")
     return record

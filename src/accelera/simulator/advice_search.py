@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
 from accelera.policy import needs
 from accelera.simulator.advice import (
@@ -197,7 +198,7 @@ def advise(
     machine = hierarchy_of(capacity if hierarchy is None else hierarchy).with_capacity(capacity)
     names = policy_names("advise", policies, dict(scores or {}))
     if not lookaheads:
-        raise ValueError("[advise] no lookaheads are given; leave them out to try the usual ones")
+        raise ArgumentError("[advise] no lookaheads are given; leave them out to try the usual ones")
     search = _AdviceSearch(trace, machine, dict(scores or {}), seed)
     ahead = sorted(set(lookaheads))
     first = _shortest_lookahead([search.report(_REFERENCE, each) for each in ahead]).lookahead
@@ -289,7 +290,7 @@ def _capacity(trace: Trace, budget: int | float | str | None, hierarchy: Hierarc
         return int(trace.meta["capacity_bytes"])
     if hierarchy is not None:
         return hierarchy_of(hierarchy).tiers[0].capacity_bytes
-    raise ValueError(
+    raise ArgumentError(
         "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
         "as '512MiB', or a share of the peak such as '50%'"
     )

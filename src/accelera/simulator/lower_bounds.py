@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.simulator.residency_lp import ReuseIntervals, kept_bytes, least_flow, reuse_intervals
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Trace
@@ -73,7 +74,7 @@ def plan_residency(trace: Trace, capacity_bytes: int) -> ResidencyPlan:
         Bytes of the first tier.
     """
     if capacity_bytes < 0:
-        raise ValueError(f"[lower_bound] capacity_bytes={capacity_bytes} must not be negative")
+        raise ArgumentError(f"[lower_bound] capacity_bytes={capacity_bytes} must not be negative")
     time_steps = TimeSteps.of(trace)
     intervals = reuse_intervals(trace, time_steps)
     streams = np.maximum(time_steps.held_bytes, time_steps.pinned_bytes) > capacity_bytes

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
 from accelera.simulator.presets import hierarchy_of
 from accelera.simulator.replay import simulate
@@ -77,7 +78,7 @@ def largest_batch(
         A name that there is not.
     """
     if multiple < 1 or most < multiple:
-        raise ValueError(f"[largest_batch] most={most} and multiple={multiple} leave no size to try")
+        raise ArgumentError(f"[largest_batch] most={most} and multiple={multiple} leave no size to try")
     machine = hierarchy_of(hierarchy)
     capacity = machine.tiers[0].capacity_bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
 from accelera.trace import Occupancy, Trace
 from accelera.units import parse_bytes, size_of
@@ -70,7 +70,7 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
         return HIERARCHIES[given.lower()]
     if not isinstance(given, (int, float, str, np.number)):
         kind = type(given).__name__
-        raise TypeError(f"[hierarchy] {kind} is no hierarchy; give one, a preset's name or a capacity")
+        raise ArgumentError(f"[hierarchy] {kind} is no hierarchy; give one, a preset's name or a capacity")
     try:
         return Hierarchy.of(parse_bytes(given) if trace is None else capacity_of(given, trace))
     except ValueError:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accelera import _native
 from accelera._native import PreparedTrace
+from accelera.errors import ArgumentError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, next_reads, prepare
 from accelera.simulator.presets import capacity_of, hierarchy_of
@@ -169,9 +170,11 @@ def simulate(
 
 def _require(machine: Hierarchy, lookahead: int) -> None:
     if len(machine) < 2:
-        raise ValueError(f"[simulate] the hierarchy has {len(machine)} tiers; a cache and a home are needed")
+        raise ArgumentError(
+            f"[simulate] the hierarchy has {len(machine)} tiers; a cache and a home are needed"
+        )
     if lookahead < 0:
-        raise ValueError(f"[simulate] lookahead={lookahead} must not be negative")
+        raise ArgumentError(f"[simulate] lookahead={lookahead} must not be negative")
 
 
 def _policies(
@@ -185,7 +188,7 @@ def _policies(
         return name, prepared.native_name, known
     objects = _objects(policy, trace, caches)
     if len(objects) != len(caches):
-        raise ValueError(
+        raise ArgumentError(
             f"[simulate] {len(objects)} policy objects are given for {len(caches)} tiers above the home; "
             "give a list with a fresh one for each"
         )
@@ -201,7 +204,7 @@ def _objects(
         objects = list(policy) if isinstance(policy, Sequence) else [policy]
     for each in objects:
         if isinstance(each, type) or not hasattr(each, "victim"):
-            raise TypeError(
+            raise ArgumentError(
                 f"[simulate] {each!r} is no policy; give a name, an object with EvictionPolicy's methods, or "
                 "what makes one from its Knowledge"
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.extras import require
 from accelera.memory import Hierarchy
 from accelera.plotting import format_size
@@ -111,9 +112,9 @@ def gated(
         For a prefix out of range or without heuristics.
     """
     if not 0 < prefix <= 1:
-        raise ValueError(f"[gate] prefix={prefix} must be above 0 and at most 1")
+        raise ArgumentError(f"[gate] prefix={prefix} must be above 0 and at most 1")
     if not plain:
-        raise ValueError("[gate] plain names no policy; give at least one to compare with")
+        raise ArgumentError("[gate] plain names no policy; give at least one to compare with")
     known_as = name or (scorer if isinstance(scorer, str) else "given")
     scores = score(trace, scorer, **options) if isinstance(scorer, str) else np.asarray(scorer, np.float64)
     shadow = trace if prefix == 1 else head(trace, max(1, round(prefix * trace.step_count)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.plotting import LIGHT, TextSize, text_colour
 from accelera.simulator.sweep_page import EXPLANATION, Curves, SweepScales, sweep_page
@@ -58,7 +59,7 @@ def plot_sweep(curves: Curves, path: Path) -> Path:
     elif path.suffix == ".png":
         _draw(curves, path)
     else:
-        raise ValueError(f"[sweep] a plot cannot be written to {path.name}; end the name in .png or .html")
+        raise ArgumentError(f"[sweep] a plot cannot be written to {path.name}; end the name in .png or .html")
     return path
 
 

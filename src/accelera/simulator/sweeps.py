@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
@@ -324,7 +324,7 @@ def sweep(
         ``executor``.
     """
     if executor is not None and threads is not None:
-        raise ValueError(f"[sweep] threads={threads} and an executor: it has workers of its own; give one")
+        raise ArgumentError(f"[sweep] threads={threads} and an executor: it has workers of its own; give one")
     scores = dict(scores or {})
     names = policy_names("sweep", policies, scores)
     sizes = _sizes(trace, capacities)
@@ -352,7 +352,7 @@ def policy_names(
     policies = [policies] if isinstance(policies, str) else policies
     names = tuple(dict.fromkeys(name.lower() for name in policies))
     if not names:
-        raise ValueError(f"[{op}] no policies are given; leave them out to try all")
+        raise ArgumentError(f"[{op}] no policies are given; leave them out to try all")
     for name in names:
         if name not in POLICIES:
             raise UnknownNameError.among("policy", name, POLICIES)
@@ -368,7 +368,7 @@ def _sizes(trace: Trace, capacities: Sequence[int | float | str] | int | str | N
     else:
         sizes = {capacity_of(size, trace) for size in capacities}
     if not sizes:
-        raise ValueError(
+        raise ArgumentError(
             f"[sweep] capacities={capacities!r} names none; give sizes such as '8GiB', or how many"
         )
     return tuple(sorted(sizes))

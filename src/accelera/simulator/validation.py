@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.trace import Kind, StackDistances, Trace, reuse_entropy, stack_distances, temporal_locality
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def validate_trace(trace: Trace, *, near: int = NEAR) -> Validation:
     True
     """
     if near < 1:
-        raise ValueError(f"[validate_trace] near={near} must be at least 1")
+        raise ArgumentError(f"[validate_trace] near={near} must be at least 1")
     distances = stack_distances(trace)
     lives = _lives(trace)
     return Validation(
@@ -170,7 +171,7 @@ def validate_tensor_size_distribution(trace: Trace | pd.DataFrame) -> SizeCompar
     """
     given = _as_trace(trace)
     if not given.buffer_count:
-        raise ValueError("[validate_trace] the trace has no buffers, so no sizes to compare")
+        raise ArgumentError("[validate_trace] the trace has no buffers, so no sizes to compare")
     return _compared(given.size_bytes)
 
 

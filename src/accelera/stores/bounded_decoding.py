@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from accelera.errors import ArgumentError
+
 _SLACK_BYTES: Final = 1024
 """Bytes that a checksum codec may add to a chunk before it is compressed."""
 _FILTER_GROWTH: Final = 8
@@ -134,7 +136,7 @@ def _decoded_stream(make: Callable[[], Any], data: memoryview, limit: int, name:
         if size > limit:
             raise _too_large(name, limit)
         if not decompressor.eof:
-            raise ValueError(f"the {name} stream of a chunk ends early")
+            raise ArgumentError(f"the {name} stream of a chunk ends early")
         rest = memoryview(decompressor.unused_data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

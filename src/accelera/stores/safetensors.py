@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
+from accelera.errors import ArgumentError, DTypeError, StoreError, StoreFormatError, UnknownNameError
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
@@ -134,7 +134,7 @@ def _entries(path: Path, text: bytes) -> dict[str, dict[str, Any]]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a name appears twice")
+        raise ArgumentError("a name appears twice")
     return fields
 
 

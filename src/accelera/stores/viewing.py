@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import IndexingError, ShapeError
+from accelera.errors import ArgumentError, IndexingError, ShapeError
 from accelera.stores.regions import Region, check_shape, region_shape
 
 Key = int | slice | EllipsisType | None
@@ -177,7 +177,7 @@ def _whole_numbers(op: str, given: Sequence[int]) -> tuple[int, ...]:
 def _whole_number(item: Any) -> int:
     try:
         if isinstance(item, (bool, np.bool_)):
-            raise TypeError("a truth value")
+            raise ArgumentError("a truth value")
         return operator.index(item)
     except TypeError as error:
         raise IndexingError(

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from accelera.errors import ArgumentError, ShapeError, StateError
 from accelera.tensora.core import Tensor, native, require_tensors
 
 Tensors = Tensor | Sequence[Tensor]
@@ -181,7 +182,7 @@ class Context:
         """
         for i, each in enumerate(tensors):
             if each is not None and not isinstance(each, Tensor):
-                raise TypeError(
+                raise ArgumentError(
                     f"save_for_backward: argument {i} is {each!r:.60} ({type(each).__name__}); expected a "
                     "Tensor or None. Store other values as attributes of ctx"
                 )
@@ -192,7 +193,7 @@ class Context:
         """Raise RuntimeError if a saved tensor was written in place since."""
         for i, (tensor, version) in enumerate(zip(self.saved_tensors, self._versions, strict=True)):
             if tensor is not None and tensor._version() != version:
-                raise RuntimeError(
+                raise StateError(
                     f"backward of '{name}': saved tensor {i}, of shape {tuple(tensor.shape)}, was written in "
                     "place after it was saved, so the gradient is lost; write to a copy instead"
                 )
@@ -224,7 +225,7 @@ class Function:
         """
         for name in ("forward", "backward"):
             if not hasattr(cls, name):
-                raise TypeError(f"{cls.__name__} has no {name}; define it as a static method")
+                raise ArgumentError(f"{cls.__name__} has no {name}; define it as a static method")
         ctx = Context()
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         ctx.needs_input_grad = tuple(isinstance(each, Tensor) and each.requires_grad for each in inputs)
@@ -233,7 +234,7 @@ class Function:
         outputs = list(made) if isinstance(made, tuple) else [made]
         for each in outputs:
             if not isinstance(each, Tensor):
-                raise TypeError(
+                raise ArgumentError(
                     f"{cls.__name__}.forward returned {each!r:.60} ({type(each).__name__}); "
                     "expected a Tensor or a tuple of Tensors"
                 )
@@ -243,7 +244,7 @@ class Function:
             found = cls.backward(ctx, *grads)
             found = found if isinstance(found, tuple) else (found,)
             if len(found) != len(inputs):
-                raise RuntimeError(
+                raise StateError(
                     f"{cls.__name__}.backward returned {len(found)} gradients for {len(inputs)} inputs"
                 )
             return tuple(g for g, each in zip(found, inputs, strict=True) if isinstance(each, Tensor))
@@ -359,7 +360,7 @@ def hessian(function: Callable[..., Any], inputs: Any) -> Any:
     def gradient(x: Any) -> Any:
         value = function(x)
         if value.size != 1:
-            raise ValueError(f"hessian: the function returned shape {tuple(value.shape)}, not one number")
+            raise ShapeError(f"hessian: the function returned shape {tuple(value.shape)}, not one number")
         (found,) = grad(value, x, create_graph=True, allow_unused=True)
         return _zeros_like(x) if found is None else found
 
@@ -449,7 +450,9 @@ def gradcheck(
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]
     if not checked:
-        raise ValueError("gradcheck: no input requires gradients; set requires_grad=True on those to check")
+        raise ArgumentError(
+            "gradcheck: no input requires gradients; set requires_grad=True on those to check"
+        )
     leaves = [_new_leaves(each)[0] if i in checked else each for i, each in enumerate(given)]
     n_outputs = len(_as_list(function(*leaves)))
     for k in range(n_outputs):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.errors import StateError
 from accelera.tensora.call_observer import CallObserver
 from accelera.tensora.captured_program import (
     FunctionTrace,
@@ -130,11 +131,11 @@ class Jitted:
         programs = self._programs.get(key, ())
         if not programs:
             if key in self._refusals:
-                raise RuntimeError(
+                raise StateError(
                     f"jit: {self._name} runs as written with such arguments: {self._refusals[key]}; "
                     "only captured calls have a report"
                 )
-            raise RuntimeError(
+            raise StateError(
                 f"jit: {self._name} was not called with such arguments yet; call it once, then ask "
                 "for its report"
             )

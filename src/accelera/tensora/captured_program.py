@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from accelera.errors import StateError
 from accelera.tensora.core import native
 from accelera.tensora.python_calls import current, unobserved
 from accelera.tensora.state_guard import StateGuard
@@ -340,7 +341,7 @@ class OpenCall:
     def take(self) -> Any:
         """Take the replay; RuntimeError if the backward pass took it before."""
         if self._replay is None:
-            raise RuntimeError(
+            raise StateError(
                 "jit: the backward pass of this call ran already, and its memory is gone; "
                 "call the function again"
             )
@@ -372,7 +373,7 @@ def attached(
 
     def checked(grads: list[Any], sums: list[Any]) -> Any:
         if native.grad_enabled():
-            raise RuntimeError(
+            raise StateError(
                 "jit: create_graph=True, but the backward pass of a captured function has no graph of its "
                 "own; call the function without jit, or compute its gradients inside of it"
             )

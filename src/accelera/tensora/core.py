@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from accelera.errors import ArgumentError
+
 
 def _import_failure(error: ImportError) -> ImportError:
     """Return the error for an extension module that was not imported, with the linker's reason."""
@@ -41,7 +43,7 @@ def require_tensors(*given: Any) -> None:
     """Raise TypeError for what is no Tensor, as the C++ functions do."""
     for each in given:
         if not isinstance(each, Tensor):
-            raise TypeError(f"tensora: {each!r:.60} ({type(each).__name__}) where a Tensor is needed")
+            raise ArgumentError(f"tensora: {each!r:.60} ({type(each).__name__}) where a Tensor is needed")
 
 
 def _openblas() -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from accelera.errors import ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
@@ -345,7 +346,7 @@ def view_as_complex(x: Any, /) -> Any:
 
     """
     if x.ndim == 0 or x.shape[-1] != 2:
-        raise ValueError(f"view_as_complex: shape {x.shape}; the last axis must have 2 elements")
+        raise ShapeError(f"view_as_complex: shape {x.shape}; the last axis must have 2 elements")
     return native.complex(x[..., 0], x[..., 1])
 
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora.autograd import enable_grad
 from accelera.tensora.captured_program import captured
 from accelera.tensora.core import Tensor, native
@@ -44,7 +45,7 @@ class TileKernel:
 
         """
         if len(inputs) != self._inputs:
-            raise TypeError(f"kernel {self._name}: {len(inputs)} inputs given, {self._inputs} needed")
+            raise ArgumentError(f"kernel {self._name}: {len(inputs)} inputs given, {self._inputs} needed")
         return self._entry.run(_tensors(self._name, inputs))
 
     @property
@@ -119,7 +120,7 @@ def _number_of_inputs(function: Callable[..., Any]) -> int:
     parameters = inspect.signature(function).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= MOST_INPUTS or any(each.kind not in plain for each in parameters):
-        raise TypeError(
+        raise ArgumentError(
             f"kernel {function.__name__}: parameters {inspect.signature(function)}; give one to "
             f"{MOST_INPUTS} positional ones, each for a tensor"
         )
@@ -129,11 +130,13 @@ def _number_of_inputs(function: Callable[..., Any]) -> int:
 def _tensors(name: str, inputs: Sequence[Any]) -> list[Any]:
     first = next((each for each in inputs if isinstance(each, Tensor)), None)
     if first is None:
-        raise TypeError(f"kernel {name}: no input is a Tensor; give at least one")
+        raise ArgumentError(f"kernel {name}: no input is a Tensor; give at least one")
     made = []
     for each in inputs:
         if not isinstance(each, (Tensor, bool, int, float)):
-            raise TypeError(f"kernel {name}: an input of type {type(each).__name__}; give tensors or numbers")
+            raise ArgumentError(
+                f"kernel {name}: an input of type {type(each).__name__}; give tensors or numbers"
+            )
         made.append(each if isinstance(each, Tensor) else native.full((), each, first.dtype))
     return made
 
@@ -165,7 +168,7 @@ class _EntryBuilder:
             if not str(error).startswith("jit: "):
                 raise
             reason = str(error).removeprefix("jit: ").partition(";")[0]
-            raise TypeError(
+            raise ArgumentError(
                 f"kernel {self._name}: {reason}; a kernel is called once, not for each element: use ts.where"
             ) from error
         program.simplify()
@@ -175,12 +178,12 @@ class _EntryBuilder:
         results = result if isinstance(result, list) else [result]
         for each in results:
             if not isinstance(each, Tensor):
-                raise TypeError(
+                raise ArgumentError(
                     f"kernel {self._name}: the function returned {type(each).__name__}; return a tensor "
                     "that is computed from its inputs"
                 )
             if not self._tile and tuple(each.shape) != (2,):
-                raise TypeError(
+                raise ArgumentError(
                     f"kernel {self._name}: the function made {each.size} elements of two; use elementwise "
                     "functions only, or tile=True"
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from accelera.errors import StateError
 from accelera.tensora.core import Tensor, native
 from accelera.trace import Trace
 
@@ -72,7 +73,7 @@ class Recording:
 
         """
         if self._columns is None:
-            raise RuntimeError("Recording: the with block has not ended; take the trace behind it")
+            raise StateError("Recording: the with block has not ended; take the trace behind it")
         buffers, kinds, steps, sizes, roles, names, ops, flops, seconds = self._columns
         return Trace.from_arrays(
             buffers,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from accelera.errors import ArgumentError, StateError
 from accelera.tensora import (
     autograd,
     dtypes,
@@ -86,7 +87,7 @@ def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
 
     """
     if api_version not in (None, *API_VERSIONS):
-        raise ValueError(
+        raise ArgumentError(
             f"__array_namespace__: version {api_version!r}; give one of {', '.join(API_VERSIONS)}"
         )
     return sys.modules["accelera.tensora"]
@@ -106,7 +107,7 @@ def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
     from accelera.tensora import cuda
 
     if placed(self, device).device == "cpu" == self.device:
-        raise ValueError("to_device: a stream for the CPU, which has none")
+        raise ArgumentError("to_device: a stream for the CPU, which has none")
     with cuda.stream(stream):
         return placed(self, device)
 
@@ -129,7 +130,7 @@ def transposed(self: Any) -> Any:
 def iterate(self: Any) -> Iterator[Any]:
     """Views of the slices along the first axis."""
     if self.ndim == 0:
-        raise TypeError("tensora: a 0-d tensor has nothing to iterate over; item() gives its number")
+        raise ArgumentError("tensora: a 0-d tensor has nothing to iterate over; item() gives its number")
     return (self[i] for i in range(self.shape[0]))
 
 
@@ -174,7 +175,7 @@ def to_numpy(self: Any) -> Any:
 
     """
     if self.requires_grad:
-        raise RuntimeError(
+        raise StateError(
             "numpy: the tensor requires gradients, which NumPy would not see; use .detach().numpy()"
         )
     return to_array(self)
@@ -194,7 +195,7 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
     import numpy as np
 
     if self.requires_grad and native.grad_enabled():
-        raise RuntimeError(
+        raise StateError(
             "[__array__] the tensor requires gradients, which NumPy's functions would drop. Use a function "
             "of accelera.tensora, or .detach() for the numbers alone."
         )
@@ -203,7 +204,9 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
     found = np.asarray(memoryview(source))
     if dtype is not None and found.dtype != dtype:
         if copy is False:
-            raise ValueError(f"__array__: {self.dtype} becomes {dtype} only in a copy; leave copy=False out")
+            raise ArgumentError(
+                f"__array__: {self.dtype} becomes {dtype} only in a copy; leave copy=False out"
+            )
         return found.astype(dtype)
     return found.copy() if copy else found
 

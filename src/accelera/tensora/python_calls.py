@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from accelera.errors import StateError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,7 +85,7 @@ def host_call(method: Callable[P, R]) -> Callable[P, R]:
         if trace is None:
             return method(*args, **kwargs)
         if len(args) > 1 or kwargs:
-            raise RuntimeError(
+            raise StateError(
                 f"jit: {method.__qualname__} with arguments cannot be captured; call it outside of the "
                 "function"
             )
@@ -99,7 +101,7 @@ def uncaptured(method: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         if current.trace is not None:
-            raise RuntimeError(
+            raise StateError(
                 f"jit: {method.__qualname__} cannot be captured; call it outside of the function"
             )
         return method(*args, **kwargs)

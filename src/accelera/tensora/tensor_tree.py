@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora.core import Tensor
 
 
@@ -37,7 +38,7 @@ def flatten(value: Any, tensors: list[Any]) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        raise TypeError(
+        raise ArgumentError(
             f"jit: a value of type {type(value).__name__} given or returned; use tensors, values that can be "
             "hashed, and lists, tuples and dicts of them"
         ) from None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from accelera import units
-from accelera.errors import BudgetExceededError
+from accelera.errors import ArgumentError, BudgetExceededError, StateError
 from accelera.memory.probe import trim_heap
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
@@ -114,7 +114,7 @@ class TrainingBudget:
         self.device = str(device)
         native.memory_stats(self.device)  # raises ValueError if there is no such device
         if optimizer is not None and not getattr(optimizer, "separable", False):
-            raise TypeError(
+            raise ArgumentError(
                 f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
                 "leave optimizer= out"
             )
@@ -261,7 +261,7 @@ class TrainingBudget:
     def _recorded_plans(self) -> StepPlans:
         plans = self._plans.get(self._current.key)
         if plans is None:
-            raise RuntimeError("budget: no step was recorded; run one before its plans are asked for")
+            raise StateError("budget: no step was recorded; run one before its plans are asked for")
         return plans
 
     def _fixed_bytes(self) -> int:
@@ -461,7 +461,7 @@ def explain(step: Any) -> str:
     """
     found = step if isinstance(step, TrainingBudget) else getattr(step, "budget", None)
     if not isinstance(found, TrainingBudget):
-        raise TypeError(
+        raise ArgumentError(
             f"explain: a {type(step).__name__}; give a TrainingBudget or a function decorated with one"
         )
     return found.explain()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accelera.errors import ShapeError
+from accelera.errors import ArgumentError, DTypeError, ShapeError
 from accelera.trace.access import ROLES, Access, Kind
 
 Columns = Mapping[str, Any]
@@ -121,7 +121,7 @@ def _integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         given = np.asarray(values, dtype=object)
         if not all(isinstance(each, int) and not isinstance(each, bool) for each in given):
-            raise TypeError(f"[trace] {what} holds {array.dtype}; integers are needed")
+            raise DTypeError(f"[trace] {what} holds {array.dtype}; integers are needed")
         array = given
     if array.dtype.kind in "uO":
         lowest, highest = -(2**63), 2**63 - 1
@@ -227,7 +227,7 @@ def _texts(what: str, values: Sequence[str] | None, count: int, default: Iterabl
 def _roles(roles: tuple[str, ...]) -> tuple[str, ...]:
     unknown = set(roles) - set(ROLES)
     if unknown:
-        raise ValueError(f"[trace] roles: {min(unknown)!r} is none of {', '.join(filter(None, ROLES))}")
+        raise ArgumentError(f"[trace] roles: {min(unknown)!r} is none of {', '.join(filter(None, ROLES))}")
     return roles
 
 
@@ -237,7 +237,7 @@ def _numbers(what: str, values: ArrayLike | None, count: int, default: float) ->
         raise ShapeError(f"[trace] {what} has shape {given.shape} for {count} steps")
     bad = np.flatnonzero(~is_amount(given) & ~(np.isnan(given) & np.isnan(default)))
     if len(bad):
-        raise ValueError(f"[trace] {what} of step {bad[0]} is {given[bad[0]]:g}, not {AN_AMOUNT}")
+        raise ArgumentError(f"[trace] {what} of step {bad[0]} is {given[bad[0]]:g}, not {AN_AMOUNT}")
     return given
 
 

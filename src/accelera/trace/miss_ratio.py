@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera import _native
+from accelera.errors import ArgumentError
 from accelera.trace.reuse import StackDistances, stack_distances
 from accelera.trace.trace import Trace
 
@@ -123,12 +124,12 @@ def sampled_miss_ratio_curve(
 
 def _checked_share(trace: Trace, rate: float | None, buffers: int | None) -> float:
     if rate is not None and buffers is not None:
-        raise ValueError("[shards] rate and buffers were both given; one of them says how much to look at")
+        raise ArgumentError("[shards] rate and buffers were both given; one of them says how much to look at")
     if rate is None:
         wanted = 8192 if buffers is None else buffers
         rate = min(1.0, wanted / max(trace.buffer_count, 1))
     if not 0 < rate <= 1:
-        raise ValueError(
+        raise ArgumentError(
             f"[shards] a share of {rate:g} of the buffers was asked for; it must be over 0 and up to 1"
         )
     return rate

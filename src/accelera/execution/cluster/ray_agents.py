@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any, Final, final
 
 from accelera.devices.names import split_name
-from accelera.errors import ClusterError
+from accelera.errors import ArgumentError, ClusterError
 from accelera.execution.cluster.contract import Node
 from accelera.execution.cluster.node import Agent, node_gpu
 from accelera.execution.cluster.ray_connection import (
@@ -83,13 +83,13 @@ class AgentResources:
 
     def __post_init__(self) -> None:
         if self.num_cpus is not None and not isinstance(self.num_cpus, (int, Integral)):
-            raise TypeError(
+            raise ArgumentError(
                 f"[ray] num_cpus={self.num_cpus!r}: give a whole number of tasks at once, or None"
             )
         check_amounts("ray", self.resources, num_cpus=self.num_cpus or 0, num_gpus=self.num_gpus)
         kind = None if self.device is None else split_name(str(self.device))[0]
         if kind in ("cuda", "xpu") and not self.num_gpus:
-            raise ValueError(
+            raise ArgumentError(
                 f"[ray] device={self.device!r} with num_gpus=0: Ray hides GPUs that are not reserved; give"
                 f" num_gpus=1, or a part of one"
             )

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Final, final
 
 import accelera
-from accelera.errors import ClusterError
+from accelera.errors import ArgumentError, ClusterError
 from accelera.execution.cluster.contract import last_line
 from accelera.extras import needed_for
 
@@ -28,13 +28,13 @@ def check_amounts(op: str, resources: Any, **amounts: Any) -> None:
         For a number below 0, or NaN.
     """
     if not isinstance(resources, Mapping):
-        raise TypeError(f"[{op}] resources={resources!r}: give amounts by name, such as {{'disk': 1}}")
+        raise ArgumentError(f"[{op}] resources={resources!r}: give amounts by name, such as {{'disk': 1}}")
     given: dict[str, Any] = {**amounts, **resources}
     for name, amount in given.items():
         if not isinstance(amount, (int, float, Real)):
-            raise TypeError(f"[{op}] {name}={amount!r}: give a number of them for each node")
+            raise ArgumentError(f"[{op}] {name}={amount!r}: give a number of them for each node")
         if not float(amount) >= 0:
-            raise ValueError(f"[{op}] {name}={amount!r}: give a number from 0")
+            raise ArgumentError(f"[{op}] {name}={amount!r}: give a number from 0")
 
 
 @final
@@ -169,7 +169,7 @@ def _check_form(address: Any, name: str) -> None:
     if address is None or address in ("auto", "local"):
         return
     if not isinstance(address, str):
-        raise TypeError(f"[ray] {name}={address!r}: give 'HOST:6379', or None")
+        raise ArgumentError(f"[ray] {name}={address!r}: give 'HOST:6379', or None")
     if address.startswith("ray://"):
         raise ClusterError(
             f"[ray] {name}={address!r}: a Ray Client has no streams of results; run the program on a machine"
@@ -190,7 +190,7 @@ def _probe_address(ray: Any, address: str) -> None:
     """
     found = ray._private.services.canonicalize_bootstrap_address(address, None)
     if found is None:
-        raise ValueError(f"{address!r} asks Ray to start a cluster")
+        raise ArgumentError(f"{address!r} asks Ray to start a cluster")
     host, _, port = found.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
 

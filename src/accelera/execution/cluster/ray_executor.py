@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, Final, NamedTuple, TypeVar, final
 
+from accelera.errors import ArgumentError, StateError
 from accelera.execution.cluster.contract import Cluster, pack_function
 from accelera.execution.cluster.ray_cluster import RayCluster
 from accelera.execution.cluster.ray_connection import closed_error
@@ -80,9 +81,9 @@ class RayExecutor(Closeable):
                 address, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources, device=device
             )
         elif not callable(getattr(address, "nodes", None)):
-            raise TypeError(f"[ray] {address!r} is no cluster: give 'HOST:6379', a RayCluster, or None")
+            raise ArgumentError(f"[ray] {address!r} is no cluster: give 'HOST:6379', a RayCluster, or None")
         elif given := [f"{name}={value!r}" for name, value in asked.items() if value]:
-            raise ValueError(
+            raise ArgumentError(
                 f"[ray] {', '.join(given)} beside {address!r}: what nodes give is settled when the cluster is"
                 f" made; ask for it there"
             )
@@ -230,7 +231,7 @@ class CallQueue(TaskQueue):
             if self._broken is not None:
                 raise self._broken
             if self._closed:
-                raise RuntimeError("[ray] this executor takes no calls after shutdown(); make another")
+                raise StateError("[ray] this executor takes no calls after shutdown(); make another")
             future: Future[Any] = Future()
             self._futures[self._count] = future
             self._waiting.append(TaskRange(self._count, [task]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import final
 
 from accelera.devices import words_of
-from accelera.errors import DeviceError, UnknownOutcomeError
+from accelera.errors import ArgumentError, DeviceError, UnknownOutcomeError
 from accelera.execution.executors.lanes import GpuExecutor, is_available
 from accelera.execution.faults.batch_size import BatchSizer
 from accelera.execution.faults.breaker import CONSECUTIVE, Breaker, BreakerState
@@ -401,7 +401,7 @@ def default_gpu(device: str | None = None, budget_bytes: int | None = None) -> G
     found = get_device(named)
     if isinstance(found, SimulatedDevice):
         if not found.total_bytes():
-            raise ValueError(f"[device] {named!r} has no memory: give it some, such as 'sim:256MiB'")
+            raise ArgumentError(f"[device] {named!r} has no memory: give it some, such as 'sim:256MiB'")
         return SimulatedExecutor(found.total_bytes(), name=found.name)
     if found.host_memory:
         return None

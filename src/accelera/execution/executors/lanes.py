@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar, final, runtime_checkable
 
+from accelera.errors import ArgumentError
 from accelera.execution.arguments import described
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.request import take_batch_error, take_failures
@@ -116,12 +117,12 @@ def check_executors(cpu: Any, gpu: Any) -> None:
 def _check_executor(side: str, executor: Any, methods: tuple[str, ...]) -> None:
     if isinstance(executor, type):
         name = executor.__name__
-        raise TypeError(
+        raise ArgumentError(
             f"[StrategyManager] {side}={name}: a class, not an executor; make one, such as {name}()"
         )
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if missing:
-        raise TypeError(
+        raise ArgumentError(
             f"[StrategyManager] {side}={described(executor)} has no {'(), '.join(missing)}(): give the CPU's"
             " executor first, then the GPU's; strategy= says where work runs"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
-from accelera.errors import DeviceError, DeviceMemoryError
+from accelera.errors import ArgumentError, DeviceError, DeviceMemoryError
 from accelera.execution.kernel import GpuBatch
 from accelera.units import format_bytes, parse_bytes
 
@@ -54,7 +54,7 @@ class InjectedFaults:
     def __init__(self, at: Mapping[Fault, Nth], shares: Mapping[Fault, float], seed: int) -> None:
         if not all(0 <= share <= 1 for share in shares.values()) or sum(shares.values()) > 1:
             listed = ", ".join(f"{fault.value} {share}" for fault, share in shares.items())
-            raise ValueError(
+            raise ArgumentError(
                 f"[faults] shares of failures {listed}: each lies between 0 and 1, and so does their sum"
             )
         self._at = {fault: frozenset([nth] if isinstance(nth, int) else nth) for fault, nth in at.items()}
@@ -153,7 +153,7 @@ class SimulatedExecutor:
         name: str = "sim",
     ) -> None:
         if not ((speed is None or speed > 0) and launch_s >= 0):
-            raise ValueError(
+            raise ArgumentError(
                 f"[{name}] speed={speed}, launch_s={launch_s}: the speed must be above 0, launch_s from 0"
             )
         self.name = name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
 
 from accelera.devices import Device, get_device
-from accelera.errors import DeviceError, UnknownNameError
+from accelera.errors import ArgumentError, DeviceError, UnknownNameError
 from accelera.execution.faults.batch_size import MemoryModel
 from accelera.execution.kernel import FUNCTIONS_KEPT, GpuBatch, LruDict, name_of
 from accelera.execution.strategy.memory_limit import bytes_of
@@ -237,12 +237,12 @@ def _check_output_count(outputs: Any, count: int, device: str) -> Sequence[Any]:
     try:
         found = list(outputs)
     except TypeError:
-        raise ValueError(
+        raise ArgumentError(
             f"[{device}] the batched form got {count} tasks and returned {type(outputs).__name__}: it must"
             f" return one output for each, in their order, as a list or along a tensor's first axis"
         ) from None
     if len(found) != count:
-        raise ValueError(
+        raise ArgumentError(
             f"[{device}] the batched form got {count} tasks and returned {len(found)} outputs: it must return"
             f" one for each, in their order"
         )

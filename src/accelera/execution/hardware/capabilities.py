@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from accelera.errors import ArgumentError
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.extras import is_there
 from accelera.fork_locks import IMPORTING
@@ -290,7 +291,7 @@ class HardwareCapabilities:
     def __post_init__(self) -> None:
         sizes = self.gpu_memory_bytes, self.system_memory_bytes, self.physical_cores, self.memory_limit_bytes
         if self.cpu_cores < 1 or min(sizes) < 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"[HardwareCapabilities] cpu_cores={self.cpu_cores}, sizes {sizes}: at least one core, and no"
                 f" size below 0; detect() tells what this machine has"
             )

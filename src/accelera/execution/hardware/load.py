@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
+from accelera.errors import ArgumentError
 from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
 from accelera.memory import host_memory
 
@@ -245,7 +246,7 @@ class SystemLoad:
         for name in _SHARES:
             share = getattr(self, name)
             if not 0 <= share <= 1:
-                raise ValueError(f"[SystemLoad] {name}={share}: a share from 0.0 to 1.0; 81 % is 0.81")
+                raise ArgumentError(f"[SystemLoad] {name}={share}: a share from 0.0 to 1.0; 81 % is 0.81")
 
     @staticmethod
     def current() -> SystemLoad:

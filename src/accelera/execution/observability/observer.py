@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from accelera.errors import ArgumentError
 from accelera.execution.arguments import described
 from accelera.execution.strategy.strategy import Decision
 
@@ -63,7 +64,7 @@ def checked_observers(observers: Any) -> tuple[Observer, ...]:
     given = tuple(observers) if isinstance(observers, Iterable) else (observers,)
     wrong = [each for each in given if not isinstance(each, Observer)]
     if wrong or not isinstance(observers, Iterable):
-        raise TypeError(
+        raise ArgumentError(
             f"[StrategyManager] observers={described(observers)}"
             + (f" with {described(wrong[0])}" if wrong and isinstance(observers, Iterable) else "")
             + ": give a list of observers, such as [PrometheusObserver()]; each derives from Observer"

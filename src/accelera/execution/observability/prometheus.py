@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary, WeakMethod
 
+from accelera.errors import ArgumentError
 from accelera.execution.faults.classify import FailureKind as Failure
 from accelera.execution.faults.classify import kind_of
 from accelera.execution.observability.observer import Observer
@@ -55,7 +56,7 @@ class PrometheusObserver(Observer):
         with needed_for("PrometheusObserver"):
             import prometheus_client
         if registry is not None and not callable(getattr(registry, "register", None)):
-            raise TypeError(
+            raise ArgumentError(
                 f"[PrometheusObserver] registry={registry!r}: give a prometheus_client.CollectorRegistry, or"
                 " None for the library's own"
             )

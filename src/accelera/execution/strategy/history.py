@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from accelera.atomic import atomic_write
+from accelera.errors import ArgumentError
 from accelera.execution.arguments import WorkloadProfile
 from accelera.execution.hardware.capabilities import HardwareCapabilities, model_name
 from accelera.execution.kernel import key_of
@@ -221,7 +222,7 @@ class PerformanceHistory:
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
             if state["format"] != FORMAT or state["machine"] != machine_fingerprint():
-                raise ValueError("it is of another machine, or of other libraries")
+                raise ArgumentError("it is of another machine, or of other libraries")
             self._begin_s, self._entries = _begin_seconds(state), _entries(state)
         except FileNotFoundError:
             return
@@ -240,7 +241,7 @@ def shared_history() -> PerformanceHistory:
 def _begin_seconds(state: Mapping[str, Any]) -> dict[str, float]:
     begins = {str(device): float(seconds) for device, seconds in state["begin_s"].items()}
     if not all(0 <= seconds < math.inf for seconds in begins.values()):
-        raise ValueError(f"{begins} are no seconds")
+        raise ArgumentError(f"{begins} are no seconds")
     return begins
 
 

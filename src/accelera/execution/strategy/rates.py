@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, final
 
+from accelera.errors import ArgumentError
+
 SHARE = 0.6
 """The GPU takes this part of what it would get of the rest if both sides ended together."""
 LAUNCHES = 4
@@ -172,7 +174,7 @@ class RateModel:
         whole = all(isinstance(each, int) and 0 <= each <= KEPT for each in (samples, errors))
         positive = len(sums) == 5 and all(0 <= each < math.inf for each in sums)
         if not (whole and positive) or (samples and not (sums[0] >= 1 and sums[1] > 0)):
-            raise ValueError(f"{state} are no rates")
+            raise ArgumentError(f"{state} are no rates")
         rates = RateModel(launches=launches)
         rates.samples, rates.errors = int(samples), int(errors)
         rates._tasks, rates._seconds, rates._inverse, rates._per_task, rates._squares = sums

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import ClassVar, Final, NamedTuple, TypeGuard, final
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.execution.arguments import WorkloadProfile, described
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.load import SystemLoad
@@ -57,7 +57,7 @@ class ExecutionStrategy:
         if gpu is None and cpu is None:
             return
         if not (_is_per_cent(gpu) and _is_per_cent(cpu) and gpu + cpu == 100):
-            raise ValueError(
+            raise ArgumentError(
                 f"[execution] Hybrid(gpu_allocation={gpu!r}, cpu_allocation={cpu!r}): shares are whole per"
                 f" cent from 0 to 100 that add up to 100; give both, or none to let both sides pull"
             )
@@ -233,7 +233,7 @@ def named_strategy(strategy: ExecutionStrategy | StrategyName) -> ExecutionStrat
     if isinstance(strategy, ExecutionStrategy):
         return strategy
     if not isinstance(strategy, str):
-        raise TypeError(
+        raise ArgumentError(
             f"[strategy] {described(strategy)} is no strategy: give an ExecutionStrategy, such as"
             f" ExecutionStrategy.Hybrid(70, 30), or one of {', '.join(map(repr, _STRATEGIES))}"
         )

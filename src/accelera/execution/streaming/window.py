@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, final
 
+from accelera.errors import ArgumentError
 from accelera.execution.arguments import described
 from accelera.units import parse_bytes
 
@@ -45,7 +46,9 @@ class Window:
         """Whether tasks and outputs are measured."""
         self._limit = _parse_limit(limit)
         if self._limit < 1:
-            raise ValueError(f"[stream] window={limit!r}: give at least 1 task, or memory such as '256MiB'")
+            raise ArgumentError(
+                f"[stream] window={limit!r}: give at least 1 task, or memory such as '256MiB'"
+            )
         self._stated_bytes = memory_per_task
         self._task_bytes = self._output_bytes = 0
         self._sized = 0
@@ -108,7 +111,7 @@ def _parse_limit(limit: Any) -> int:
     if isinstance(limit, str):
         return parse_bytes(limit)
     if not hasattr(limit, "__index__") or isinstance(limit, bool):
-        raise TypeError(
+        raise ArgumentError(
             f"[stream] window={described(limit)}: give a whole number of tasks, or memory such as '256MiB'"
         )
     return min(operator.index(limit), sys.maxsize)

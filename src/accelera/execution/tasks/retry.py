@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, TypeVar, final
 
+from accelera.errors import ArgumentError
+
 Caught = TypeVar("Caught", bound=BaseException)
 
 MOST_DOUBLINGS: Final = 64
@@ -40,11 +42,13 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.times, Real) and isinstance(self.wait_s, Real)):
-            raise TypeError(f"[Retry] times={self.times!r}, wait_s={self.wait_s!r}: both are numbers from 0")
+            raise ArgumentError(
+                f"[Retry] times={self.times!r}, wait_s={self.wait_s!r}: both are numbers from 0"
+            )
         if not (self.times >= 0 and self.wait_s >= 0):
-            raise ValueError(f"[Retry] times={self.times}, wait_s={self.wait_s}: both are numbers from 0")
+            raise ArgumentError(f"[Retry] times={self.times}, wait_s={self.wait_s}: both are numbers from 0")
         if not all(isinstance(each, type) and issubclass(each, BaseException) for each in _kinds(self.on)):
-            raise TypeError(f"[Retry] on={self.on!r}: give a kind of exceptions, or a tuple of several")
+            raise ArgumentError(f"[Retry] on={self.on!r}: give a kind of exceptions, or a tuple of several")
 
     def allows(self, error: BaseException, attempts: int) -> bool:
         """Return whether a task that raised ``error`` after ``attempts`` attempts is tried again."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from typing import Any, Protocol, final
 
-from accelera.errors import BudgetExceededError
+from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.memory.pool.backing_store import FreeList
 from accelera.memory.pool.buffer_table import BufferTable
 from accelera.memory.pool.ledger import PoolStats
@@ -280,7 +280,7 @@ class BufferPool:
         with self._lock:
             found = self._table[buffer]
             if self._table.pinned(found):
-                raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
+                raise ArgumentError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
             self._table.give_up(found, found.step)
 
     def free(self, buffer: int, *, step: int | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from accelera.errors import IndexingError
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box
 from accelera.offload.blockwise.run import implements_blockwise
@@ -100,4 +101,4 @@ def _shared_columns(one: Box, other: Box) -> Box | None:
 
 def _check_indices(op: str, flat: torch.Tensor, rows: int) -> None:
     if has_bytes(flat) and flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < rows:
-        raise IndexError(f"[{op}] indices from {int(flat.min())} to {int(flat.max())} into {rows} rows")
+        raise IndexingError(f"[{op}] indices from {int(flat.min())} to {int(flat.max())} into {rows} rows")

@@ -16,7 +16,14 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelera.capture import default_dtype
-from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError, UnknownNameError
+from accelera.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    StoreError,
+    StoreFormatError,
+    UnknownNameError,
+)
 from accelera.extras import transformers_for
 from accelera.memory import PoolBlock
 from accelera.offload.block_cache import BlockCache
@@ -115,7 +122,7 @@ def skeleton_of(build: Callable[[], Any], dtype: torch.dtype | None) -> nn.Modul
     with weightless(), default_dtype(dtype):
         module = build()
     if not isinstance(module, nn.Module):
-        raise TypeError(
+        raise ArgumentError(
             f"[offload_checkpoint] the model is a {type(module).__name__}; a torch.nn.Module is needed"
         )
     tie = getattr(module, "tie_weights", None)

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 
 from accelera.capture.lazy_layers import refuse_lazy_layers
-from accelera.errors import BudgetExceededError, DeviceError
+from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
 from accelera.offload.block_layout import FINER, block_bytes_of
 from accelera.offload.budgets import DeviceBudgets, least_room, reserved_on
 from accelera.offload.config import OffloadConfig
@@ -280,7 +280,7 @@ def plan_offload(
         ``model`` is neither a module nor a function, ``inputs`` are none, or ``budget`` is a tensor.
     """
     if passes < 1:
-        raise ValueError(f"[plan_offload] passes={passes}; at least 1 is needed")
+        raise ArgumentError(f"[plan_offload] passes={passes}; at least 1 is needed")
     refuse_wrong_kinds(model, inputs, budget)
     training = _trains(model) if train is None else train
     budgets = DeviceBudgets.parse("plan_offload", budget, model, device)
@@ -302,19 +302,19 @@ def planned(setup: DryRunSetup, budgets: DeviceBudgets, passes: int = PASSES) ->
 def refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
     """Raise TypeError for what is no model, no inputs or no budget."""
     if not callable(model):
-        raise TypeError(
+        raise ArgumentError(
             f"[plan_offload] model is of type {type(model).__name__}: give a torch.nn.Module, or a function "
             "that builds one"
         )
     if isinstance(model, torch.nn.Module):
         refuse_lazy_layers("plan_offload", model)
     if inputs is None or isinstance(inputs, (str, bytes)):
-        raise TypeError(
+        raise ArgumentError(
             f"[plan_offload] inputs={inputs!r}: give a tensor, a tuple of arguments, a dictionary of named "
             "ones, or a function that makes any of these; the order is plan_offload(model, inputs, budget)"
         )
     if isinstance(budget, (torch.Tensor, tuple, list)):
-        raise TypeError(
+        raise ArgumentError(
             f"[plan_offload] budget is of type {type(budget).__name__}: give bytes, a share, or text such as "
             "'2GiB'; the order is plan_offload(model, inputs, budget)"
         )

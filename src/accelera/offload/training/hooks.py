@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
-from accelera.errors import DTypeError, UnknownNameError
+from accelera.errors import ArgumentError, DTypeError, UnknownNameError
 from accelera.offload.allocation_scope import AllocationScope, ScopeEntry
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.multi_device import DeviceTransfers, UnitHooks
@@ -73,7 +73,7 @@ def repeated_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     """
     blocks = list(_repeated(model))
     if not blocks:
-        raise ValueError(
+        raise ArgumentError(
             f"[offload] activations='recompute': {type(model).__name__} has no list of blocks of one type to "
             "compute again; use activations='offload', or torch.utils.checkpoint where it fits"
         )

@@ -12,6 +12,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from accelera.errors import StateError
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.op_schema import device_of, is_plain
 from accelera.offload.tensor import OffloadedTensor, new_tensor
@@ -109,7 +110,7 @@ class KeptTensor:
     def unpacked(self) -> torch.Tensor:
         """Return the tensor; raises RuntimeError, as autograd does, when it was changed in place since."""
         if self.tensor._version != self.version:
-            raise RuntimeError(
+            raise StateError(
                 "one of the variables needed for gradient computation has been modified by an inplace "
                 f"operation: [{self.tensor.type()} {list(self.tensor.shape)}] is at version "
                 f"{self.tensor._version}; expected version {self.version} instead. Hint: enable anomaly "

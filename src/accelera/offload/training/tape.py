@@ -17,6 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from accelera.errors import StateError
 from accelera.offload.op_schema import each_tensor, is_plain, schema_of
 
 Storage = torch.UntypedStorage
@@ -375,7 +376,7 @@ def _repeatable_operation(tape: ForwardTape, index: int) -> TapeOperation:
     operation = tape.operations[index] if index >= 0 else None
     if operation is None or not operation.pure:
         name = "an operation that was not seen" if operation is None else tape.names[index]
-        raise RuntimeError(
+        raise StateError(
             f"[offload] a value of {name} is needed again and cannot be computed again; offload the model "
             "with activations='offload'"
         )
@@ -413,7 +414,7 @@ def _bind_storages(noted: Any, values: dict[int, Storage]) -> Any:
 def _unchanged(external: External) -> torch.Tensor:
     tensor = external.tensor
     if tensor._version != external.version:
-        raise RuntimeError(
+        raise StateError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version "
             f"{external.version} instead. It is needed to compute activations again; offload the model with "

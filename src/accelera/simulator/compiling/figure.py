@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
+from accelera.errors import ArgumentError
 from accelera.units import format_bytes
 
 Source = Literal["measured", "analytic", "learned"]
@@ -30,7 +31,7 @@ class Figure:
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:
-            raise ValueError(f"[Figure] source {self.source!r} is none of {', '.join(SOURCES)}")
+            raise ArgumentError(f"[Figure] source {self.source!r} is none of {', '.join(SOURCES)}")
 
     @property
     def text(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling.budget_fit import SHARES, Baseline, BudgetPlanner, Fitter
 from accelera.simulator.compiling.dataflow import Dataflow, dataflow_of
@@ -89,9 +90,9 @@ def predict_trace(
 
 def _require(trace: Trace, machine: Hierarchy) -> None:
     if not trace.access_count:
-        raise ValueError("[predict_compile] the trace has no accesses; record or generate one that has")
+        raise ArgumentError("[predict_compile] the trace has no accesses; record or generate one that has")
     if machine.compute is None or len(machine) < 2:
-        raise ValueError(
+        raise ArgumentError(
             "[predict_compile] the hierarchy needs two tiers and a compute speed; give it one, as in "
             "Hierarchy(tiers, Compute(flops_per_s=1e13, bandwidth_bytes_per_s=1e12))"
         )

@@ -261,7 +261,7 @@ def predict_source(
 
     Raises
     ------
-    SyntaxError
+    ProgramSyntaxError
         The text is no Python; the message names the line.
     UnknownNameError
         There is no such level.

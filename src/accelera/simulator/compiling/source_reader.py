@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from accelera.errors import ProgramSyntaxError
 from accelera.simulator.compiling.dataflow import OpKind, kind_of
 
 ASSUMED_TRIPS = 16
@@ -114,7 +115,7 @@ def read_python(text: str) -> list[FunctionFacts]:
 
     Raises
     ------
-    SyntaxError
+    ProgramSyntaxError
         The text is no Python; the message names the line.
     """
     tree = _parsed(text)
@@ -124,7 +125,7 @@ def read_python(text: str) -> list[FunctionFacts]:
             facts = FunctionFacts(name, node.lineno, _argument_count(node.args))
             found.append(_Reader(facts).read(node.body))
     except RecursionError:
-        raise SyntaxError(_TOO_DEEP) from None
+        raise ProgramSyntaxError(_TOO_DEEP) from None
     return found
 
 
@@ -132,15 +133,15 @@ def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (RecursionError, MemoryError):
-        raise SyntaxError(_TOO_DEEP) from None
+        raise ProgramSyntaxError(_TOO_DEEP) from None
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else "no Python source: "
         shown = f": {error.text.strip()!r}" if error.text else ""
-        raise SyntaxError(
+        raise ProgramSyntaxError(
             f"[predict_compile] {where}{error.msg}{shown}; give Python source, or say language="
         ) from error
     except ValueError as error:
-        raise SyntaxError(f"[predict_compile] no Python source: {error}") from error
+        raise ProgramSyntaxError(f"[predict_compile] no Python source: {error}") from error
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

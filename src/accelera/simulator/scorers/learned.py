@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.policy import access_signatures, occurrences
 from accelera.trace import NEVER, ROLES, Trace, stack_distances
@@ -167,7 +168,9 @@ def train_scorer(traces: Iterable[Trace], *, rounds: int = ROUNDS) -> str:
         targets.append(np.log2(distance[known]))
         weights.append(np.full(len(targets[-1]), 1.0 / max(len(targets[-1]), 1)))
     if not sum(map(len, targets)):
-        raise ValueError("[scorer] no buffer is used twice in these traces; there is nothing to learn from")
+        raise ArgumentError(
+            "[scorer] no buffer is used twice in these traces; there is nothing to learn from"
+        )
     share = np.concatenate(weights)
     data = lightgbm.Dataset(
         np.concatenate(rows),
@@ -218,7 +221,7 @@ def _booster(model: str) -> Any:
     booster = import_lightgbm().Booster(model_str=model)
     found = tuple(booster.feature_name())
     if found != FEATURES:
-        raise ValueError(
+        raise ArgumentError(
             f"[scorer] the model looks at {', '.join(found)}, and here are {', '.join(FEATURES)}; "
             "train it again with train_scorer"
         )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera import settings
-from accelera.errors import ScorerError
+from accelera.errors import ArgumentError, ScorerError
 from accelera.extras import needed_for
 from accelera.policy import heuristic_scores
 from accelera.trace import Trace, content_hash, stack_distances
@@ -199,7 +199,7 @@ def llm_scores(
     """
     folder = _folder(path)
     if not timeout_s > 0:
-        raise ValueError(f"[scorer] timeout_s={timeout_s} must be above 0")
+        raise ArgumentError(f"[scorer] timeout_s={timeout_s} must be above 0")
     key = (content_hash(trace), str(folder.resolve()), four_bit)
     if key not in _rankings:
         while len(_rankings) >= _REMEMBERED:

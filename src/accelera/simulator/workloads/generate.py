@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from accelera.errors import ArgumentError
 from accelera.simulator.workloads.layers import MOST_DRAWS
 from accelera.simulator.workloads.models import STAGES, Convolutional, LanguageModel, Perceptron
 from accelera.simulator.workloads.program import (
@@ -335,7 +336,7 @@ def require_moderate(request: WorkloadRequest) -> None:
     fewer = "fewer num_layers, steps or experts" + (
         ", or larger block_tokens" if request.mode == "decode" else ""
     )
-    raise ValueError(
+    raise ArgumentError(
         f"[workload] {asked} in mode={request.mode!r} would make up to {count:,} {what}; at most "
         f"{MOST_ACCESSES:,} are made. Take {fewer}"
     )

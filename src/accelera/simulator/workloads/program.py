@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.errors import ArgumentError
 from accelera.trace import Kind, Trace
 
 _BLOCK = 512
@@ -138,7 +139,7 @@ class WorkloadProgram:
         nbytes = elements * _ITEM_BYTES.get(dtype, self.item_bytes)
         self._made_bytes += nbytes
         if self._made_bytes >= MOST_BYTES:
-            raise ValueError(
+            raise ArgumentError(
                 f"[workload] {name} would have {nbytes} bytes, and all buffers {self._made_bytes}, "
                 "over 2**62; take a smaller batch_size, seq_length or hidden_size"
             )

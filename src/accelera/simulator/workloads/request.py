@@ -6,7 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from accelera.errors import DTypeError, UnknownNameError
+from accelera.errors import ArgumentError, DTypeError, UnknownNameError
 
 Mode = Literal["inference", "training", "decode"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -68,7 +68,7 @@ def checked_request(model_type: str, reuse_probability: float, mode: str, **give
     model = _canonical("workload", model_type, tuple(HIDDEN_SIZES))
     chosen_mode: Any = _canonical("mode", mode, MODES)
     if chosen_mode == "decode" and model not in ("Transformer", "MoE"):
-        raise ValueError(
+        raise ArgumentError(
             f"[workload] mode='decode' generates token by token, which a {model} cannot; "
             "take model_type='Transformer' or 'MoE', or mode='inference'"
         )
@@ -80,7 +80,7 @@ def checked_request(model_type: str, reuse_probability: float, mode: str, **give
         given["hidden_size"] = HIDDEN_SIZES[model]
     numbers = {name: _count(name, value) for name, value in given.items() if name != "dtype"}
     if numbers["top_k"] > numbers["experts"]:
-        raise ValueError(
+        raise ArgumentError(
             f"[workload] top_k={numbers['top_k']} experts per token of experts={numbers['experts']}; "
             "choose at most as many as there are"
         )
@@ -105,17 +105,17 @@ def _count(name: str, value: Any) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"[workload] {name}={value!r} is not a whole number") from None
+        raise ArgumentError(f"[workload] {name}={value!r} is not a whole number") from None
     least = 0 if name == "seed" else 1
     if number < least:
-        raise ValueError(f"[workload] {name}={number} must be at least {least}")
+        raise ArgumentError(f"[workload] {name}={number} must be at least {least}")
     if number >= MOST and name != "seed":
-        raise ValueError(f"[workload] {name} has {number.bit_length()} bits; give a number below 2**62")
+        raise ArgumentError(f"[workload] {name} has {number.bit_length()} bits; give a number below 2**62")
     return number
 
 
 def _probability(value: float) -> float:
     number = float(value)
     if not 0 <= number <= 1:
-        raise ValueError(f"[workload] reuse_probability={value} must be from 0 to 1")
+        raise ArgumentError(f"[workload] reuse_probability={value} must be from 0 to 1")
     return number

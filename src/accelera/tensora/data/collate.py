@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.errors import ArgumentError, DTypeError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import asarray
 from accelera.tensora.manipulation import stack
@@ -55,7 +56,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
             return collate(batch)
     if hasattr(first, "__dlpack__"):
         return stack([asarray(each) for each in batch])
-    raise TypeError(
+    raise ArgumentError(
         f"default_collate: a sample has a {type(first).__name__}; give tensors, arrays, numbers, strings, "
         "mappings or sequences of them, or a collate_fn of your own"
     )
@@ -63,7 +64,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 def _arrays(batch: Sequence[Any]) -> Any:
     if batch[0].dtype.kind in "SUO":
-        raise TypeError(
+        raise DTypeError(
             f"default_collate: an array of {batch[0].dtype}; give numbers, or a collate_fn of your own"
         )
     return stack([asarray(np.asarray(each)) for each in batch])
@@ -77,7 +78,7 @@ def _mappings(batch: Sequence[Any]) -> Any:
 def _sequences(batch: Sequence[Any]) -> Any:
     lengths = {len(each) for each in batch}
     if len(lengths) > 1:
-        raise ValueError(
+        raise ArgumentError(
             f"default_collate: sequences of {sorted(lengths)} items in one batch; make them alike, "
             "or give a collate_fn of your own"
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from accelera.errors import ArgumentError, StateError
 from accelera.tensora import random
 from accelera.tensora.data.collate import default_collate, default_convert
 from accelera.tensora.data.sampler import (
@@ -137,9 +138,9 @@ class DataLoader:
     def _check_workers(self) -> None:
         n, factor = self.num_workers, self.prefetch_factor
         if n < 0 or self.timeout < 0:
-            raise ValueError(f"DataLoader: num_workers={n}, timeout={self.timeout}; give 0 or more")
+            raise ArgumentError(f"DataLoader: num_workers={n}, timeout={self.timeout}; give 0 or more")
         if factor is not None and factor < 1:
-            raise ValueError(f"DataLoader: prefetch_factor={factor}; give 1 or more, or None")
+            raise ArgumentError(f"DataLoader: prefetch_factor={factor}; give 1 or more, or None")
         if n == 0:
             given = {
                 "prefetch_factor": factor,
@@ -153,7 +154,7 @@ class DataLoader:
         """Return the sampler of indices and the sampler of batches; None for one that is not used."""
         if is_stream(self.dataset):
             if self.batch_size is not None and self.batch_size < 1:
-                raise ValueError(
+                raise ArgumentError(
                     f"DataLoader: batch_size={self.batch_size}; give a positive integer, or None"
                 )
             return None, None
@@ -255,7 +256,7 @@ class DataLoader:
         """
         wanted = {"position", "seed", "sampler", "sampler_now", "generator"}
         if state_dict.keys() != wanted:
-            raise ValueError(
+            raise ArgumentError(
                 f"DataLoader.load_state_dict: give what state_dict returned, with {sorted(wanted)}"
             )
         if self.generator is not None and state_dict["generator"] is not None:
@@ -291,7 +292,7 @@ class _Batches(ABC):
         try:
             kind, batch = self._next()
         except StopIteration as error:  # otherwise it would end the loop over the batches silently
-            raise RuntimeError(f"[DataLoader] the dataset raised StopIteration({error})") from error
+            raise StateError(f"[DataLoader] the dataset raised StopIteration({error})") from error
         if kind == END:
             self._progress.ended = True
             raise StopIteration
@@ -380,7 +381,7 @@ class _PrefetchedBatches(_Batches):
 
     def _wait_for_reply(self, index: int) -> BatchReply:
         if self._pool.closed or self._pool.epoch != self._epoch:
-            raise RuntimeError(
+            raise StateError(
                 "[DataLoader] the workers were lost, or went over to a later iteration; begin anew"
             )
         while index not in self._replies:
@@ -399,4 +400,4 @@ def _exclude(what: str, **others: Any) -> None:
     given = [name for name, value in others.items() if value is not None and value is not False]
     given = [name for name in given if not (isinstance(others[name], (int, float)) and others[name] == 0)]
     if given:
-        raise ValueError(f"DataLoader: {', '.join(given)} does not go with {what}; leave one of them out")
+        raise ArgumentError(f"DataLoader: {', '.join(given)} does not go with {what}; leave one of them out")

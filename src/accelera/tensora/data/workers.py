@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from accelera.errors import StateError
 from accelera.tensora import random
 from accelera.tensora.core import native
 from accelera.tensora.data.dataset import IterableDataset
@@ -348,7 +349,7 @@ class WorkerPool:
         sentinels = {each.process.sentinel: i for i, each in enumerate(self._workers)}
         ready: Sequence[Any] = wait([*channels, *sentinels], timeout or None)
         if not ready:
-            raise RuntimeError(
+            raise StateError(
                 f"[DataLoader] no batch came within timeout={timeout} s; give a longer one, or look for what "
                 "the dataset waits for"
             )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora import random
 from accelera.tensora.distributed.group import ProcessGroup
 from accelera.tensora.random import Generator
@@ -49,10 +50,10 @@ class DistributedCheckpoint:
         **parts: Any,
     ) -> None:
         if keep < 2:
-            raise ValueError(f"[DistributedCheckpoint] keep={keep}; give 2 or more")
+            raise ArgumentError(f"[DistributedCheckpoint] keep={keep}; give 2 or more")
         for name, part in parts.items():
             if not isinstance(part, Generator) and not hasattr(part, "load_state_dict"):
-                raise TypeError(
+                raise ArgumentError(
                     f"[DistributedCheckpoint] {name}= is a {type(part).__name__} without state_dict and"
                     " load_state_dict; give what has both, or a random.Generator"
                 )

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from accelera.errors import ArgumentError, StateError
 from accelera.tensora import autograd
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.buckets import BUCKET_BYTES, Bucket, in_buckets, share
@@ -63,7 +64,7 @@ class DistributedDataParallel(Module):
         check_alike(process_group, module)
         trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         if not trained:
-            raise ValueError(
+            raise ArgumentError(
                 "[DistributedDataParallel] no parameter requires gradients; use the module as it is"
             )
         share(process_group, [*module.parameters(), *module.buffers()])
@@ -100,7 +101,7 @@ def check_alike(group: ProcessGroup, module: Module) -> None:
         f"rank {rank} {_difference(found[0], each)}" for rank, each in enumerate(found) if each != found[0]
     ]
     if faults:
-        raise ValueError(
+        raise ArgumentError(
             f"[DistributedDataParallel] the ranks have different parameters: {'; '.join(faults)}. Make the"
             " module in the same way in all ranks"
         )
@@ -157,7 +158,7 @@ class _GradientReducer:
         """Raise RuntimeError if gradients of the last backward pass were left unreduced."""
         if self._mode == "reduce":
             absent = [name for i, name in enumerate(self._names) if i not in self._arrived]
-            raise RuntimeError(
+            raise StateError(
                 "[DistributedDataParallel] the last backward pass averaged no gradients, as those of"
                 f" {', '.join(absent[:3])} did not come: the pass broke off, or its graph was older than the"
                 " pass before; call backward() before the next forward pass, and restart after an error"
@@ -191,7 +192,7 @@ class _GradientReducer:
         if self._mode == "add":
             return
         if self._mode == "idle" or i in self._arrived:
-            raise RuntimeError(
+            raise StateError(
                 f"[DistributedDataParallel] a gradient of {self._names[i]!r} came without a forward pass,"
                 " or after those of the pass were averaged: call the DistributedDataParallel, not the module"
                 " in it"
@@ -237,7 +238,7 @@ class _GradientReducer:
         with autograd.no_grad():
             for place, i in enumerate(self._members[b]):
                 if i in self._arrived and self._params[i].grad is None:
-                    raise RuntimeError(
+                    raise StateError(
                         f"[DistributedDataParallel] the gradient of {self._names[i]!r} was let go before it"
                         " was averaged, as budget(optimizer=...) does; leave optimizer= out"
                     )

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from accelera.errors import BackendMissingError
+from accelera.errors import ArgumentError, BackendMissingError, ShapeError, StateError
 from accelera.extras import needed_for
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.nccl import NcclCommunicator
@@ -123,15 +123,15 @@ class ProcessGroup:
 
     def _open(self, op: str) -> Any:
         if self._gloo is None:
-            raise RuntimeError(f"[{op}] the group was closed; make another with init_process_group")
+            raise StateError(f"[{op}] the group was closed; make another with init_process_group")
         return self._gloo
 
     def _check(self, tensor: Any, op: str) -> None:
         self._open(op)
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"[{op}] a {type(tensor).__name__}; give a tensor of Tensora")
+            raise ArgumentError(f"[{op}] a {type(tensor).__name__}; give a tensor of Tensora")
         if not tensor.is_contiguous():
-            raise ValueError(
+            raise ShapeError(
                 f"[{op}] a tensor of shape {tuple(tensor.shape)} whose elements do not lie in a row; "
                 "give tensor.contiguous()"
             )
@@ -185,7 +185,7 @@ def init_process_group(
     described = [each is not None for each in (init_method, rank, world_size)]
     makes = not dist.is_initialized()
     if any(described) and not makes:
-        raise ValueError(
+        raise ArgumentError(
             f"[init_process_group] init_method={init_method!r}, rank={rank}, world_size={world_size}, but"
             f" torch.distributed is set up already, as rank {dist.get_rank()} of {dist.get_world_size()};"
             " leave them out to be one of its ranks"
@@ -237,7 +237,7 @@ def run_on_devices(
 
     """
     if not devices:
-        raise ValueError("[run_on_devices] no devices; give at least one")
+        raise ArgumentError("[run_on_devices] no devices; give at least one")
     _, dist = _torch()
     store = dist.HashStore()
     failures: list[BaseException] = []

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accelera.errors import BackendMissingError, ClusterError
+from accelera.errors import ArgumentError, BackendMissingError, ClusterError
 from accelera.tensora import cuda
 from accelera.tensora.core import native
 
@@ -159,7 +159,7 @@ class NcclCommunicator:
         """Begin to replace a tensor by its sum or maximum over ranks; return a function that waits for it."""
         kind = tensor.dtype.name
         if kind not in _TYPES:
-            raise TypeError(f"[all_reduce] NCCL knows no {kind}; known are {', '.join(sorted(_TYPES))}")
+            raise ArgumentError(f"[all_reduce] NCCL knows no {kind}; known are {', '.join(sorted(_TYPES))}")
         count = tensor.size * (2 if kind.startswith("complex") else 1)
         return self._begin("all_reduce", tensor, count, _TYPES[kind], _OPERATIONS[op])
 

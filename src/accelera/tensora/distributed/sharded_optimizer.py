@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from accelera.errors import ArgumentError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.buckets import share
 from accelera.tensora.distributed.group import ProcessGroup
@@ -46,7 +47,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: Any,
     ) -> None:
         if not optimizer_class.separable:
-            raise ValueError(
+            raise ArgumentError(
                 f"[ZeroRedundancyOptimizer] {optimizer_class.__name__} changes all parameters together; give"
                 " one that changes each by itself, as AdamW does"
             )

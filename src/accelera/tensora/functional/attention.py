@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora.autograd import is_grad_enabled
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import broadcast_shapes
@@ -61,9 +62,9 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     if attn_mask is not None and is_causal:
-        raise ValueError(f"{name}: attn_mask and is_causal=True; give one of them")
+        raise ArgumentError(f"{name}: attn_mask and is_causal=True; give one of them")
     if not 0 <= dropout_p <= 1:
-        raise ValueError(f"{name}: dropout_p={dropout_p}; give a number between 0 and 1")
+        raise ArgumentError(f"{name}: dropout_p={dropout_p}; give a number between 0 and 1")
     _check_shapes(name, query, key, value)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     inputs, lead = _to_batched_heads(name, (query, key, value), enable_gqa)
@@ -78,7 +79,7 @@ def scaled_dot_product_attention(
 def _check_shapes(name: str, query: Any, key: Any, value: Any) -> None:
     fits = min(query.ndim, key.ndim, value.ndim) >= 2
     if not fits or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(
+        raise ShapeError(
             f"{name}: query {query.shape}, key {key.shape} and value {value.shape} do not fit; "
             "give (..., queries, width), (..., keys, width) and (..., keys, value width)"
         )
@@ -91,7 +92,7 @@ def _to_batched_heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple
         tail = -3
         heads = [x.shape[-3] for x in given]
         if heads[1] != heads[2] or heads[1] == 0 or heads[0] % heads[1]:
-            raise ValueError(
+            raise ArgumentError(
                 f"{name}: {heads[0]} heads of queries, {heads[1]} of keys and {heads[2]} of values; give "
                 "as many of keys as of values, and a multiple of them of queries"
             )
@@ -112,7 +113,7 @@ def _additive_mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> 
     if mask is None:
         return None
     if broadcast_shapes(tuple(mask.shape), shape) != shape:
-        raise ValueError(f"{name}: a mask of shape {mask.shape} does not broadcast to {shape}")
+        raise ShapeError(f"{name}: a mask of shape {mask.shape} does not broadcast to {shape}")
     if mask.dtype.name == "bool":
         mask = native.where(mask, native.asarray(0.0, dtype), native.asarray(-math.inf, dtype))
     mask = native.cast(mask, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import Tensor, native
@@ -84,7 +85,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
     """
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
-        raise ValueError(
+        raise ShapeError(
             f"group_norm: {num_groups} groups for an input of shape {input.shape}; give (N, C, ...) and a "
             "divisor of C"
         )
@@ -136,17 +137,17 @@ def batch_norm(
     if not input.size:
         return _scaled(input, weight, bias)
     if input.ndim < 2:
-        raise ValueError(f"batch_norm: an input of shape {input.shape}; give (N, C, ...)")
+        raise ShapeError(f"batch_norm: an input of shape {input.shape}; give (N, C, ...)")
     if not training:
         if running_mean is None or running_var is None:
-            raise ValueError("batch_norm: training=False needs running_mean and running_var")
+            raise ArgumentError("batch_norm: training=False needs running_mean and running_var")
         scale = native.rsqrt(running_var + eps)
         scale = scale if weight is None else scale * weight
         shift = -running_mean * scale if bias is None else bias - running_mean * scale
         return native.cast(_scaled(input, scale, shift), input.dtype)
     count = input.size // max(input.shape[1], 1)
     if count == 1:
-        raise ValueError(
+        raise ShapeError(
             f"batch_norm: an input of shape {input.shape} has one element of each channel; "
             "training needs more than one"
         )
@@ -189,7 +190,7 @@ def instance_norm(
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if math.prod(input.shape[2:]) <= 1:
-        raise ValueError(
+        raise ShapeError(
             f"instance_norm: an input of shape {input.shape}; more than one element of each channel is needed"
         )
     if running_mean is not None:
@@ -226,7 +227,7 @@ def local_response_norm(
 
     """
     if input.ndim < 3:
-        raise ValueError(f"local_response_norm: an input of shape {input.shape}; give (N, C, ...)")
+        raise ShapeError(f"local_response_norm: an input of shape {input.shape}; give (N, C, ...)")
     if not input.size:
         return input
     batch, channels = input.shape[:2]

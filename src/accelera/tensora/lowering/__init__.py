@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.tensora.lowering.program import capture_program
 from accelera.tensora.nn.module import Module
@@ -113,7 +114,7 @@ def _wanted_names(kind: str, names: Sequence[str] | None, n: int) -> Sequence[st
     if names is None:
         return [kind if i == 0 else f"{kind}_{i}" for i in range(n)]
     if len(names) != n or len(set(names)) != n:
-        raise ValueError(
+        raise ArgumentError(
             f"export_onnx: {kind}_names={list(names)} for {n} tensors; give as many names, each once"
         )
     return names

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from accelera.errors import ArgumentError, ShapeError, StateError, UnsupportedError
 from accelera.tensora.core import native
 from accelera.tensora.lowering.jax_steps import JaxBuffers, check_lowered
 from accelera.tensora.lowering.program import (
@@ -113,16 +114,16 @@ class JaxProgram:
         """
         if self._function_program.calls:
             names = ", ".join(name for name, _ in self._function_program.calls)
-            raise NotImplementedError(
+            raise UnsupportedError(
                 f"to_jax: {names} within the function; lower the function without it, and let an optimizer "
                 "of JAX take the step"
             )
         if any(each.kind == "gradient" for each in self._program.buffers):
-            raise NotImplementedError(
+            raise UnsupportedError(
                 "to_jax: the function adds to gradients that were there before; call zero_grad() at its begin"
             )
         if jnp.result_type(int) != jnp.int64:
-            raise RuntimeError(
+            raise StateError(
                 "to_jax: JAX's 64 bit types are off; call the function within jax.enable_x64(True)"
             )
         if draws is None:
@@ -135,7 +136,7 @@ class JaxProgram:
             elif buffer.kind == "constant":
                 buffers[i] = _to_array(buffer.tensor)
             elif buffer.kind == "outside" and i not in buffers:
-                raise ValueError(
+                raise ArgumentError(
                     f"to_jax: no array for parameter {self._names[i]!r}; give all of `parameters`"
                 )
         made = self._parts[0].run(buffers, draws)
@@ -165,13 +166,13 @@ class JaxProgram:
         for part in self._program.parts:
             for each in part.gradients:
                 if each.was_none and _leaf_of(each, arguments).grad is not None:
-                    raise RuntimeError(
+                    raise StateError(
                         "to_jax: a parameter has a gradient, and had none at the capture; set it to None, as "
                         "zero_grad() does"
                     )
         for buffer in self._program.buffers:
             if buffer.kind == "gradient" and _gradient_leaf(buffer, arguments).grad is None:
-                raise RuntimeError(
+                raise StateError(
                     "to_jax: a parameter has no gradient, and had one at the capture; capture it again"
                 )
 
@@ -256,12 +257,12 @@ def _names(buffers: list[ProgramBuffer]) -> dict[int, str]:
 def _check_arguments(made: FunctionProgram, structure: Any, given: list[Any]) -> list[Any]:
     """Return the arguments; ValueError unless structure, shapes, types and layout of written ones fit."""
     if structure != made.structure:
-        raise ValueError(
+        raise ArgumentError(
             "to_jax: arguments of another structure than those of the capture; capture the function again"
         )
     for i, (each, like) in enumerate(zip(given, made.arguments, strict=True)):
         if tuple(each.shape) != tuple(like.shape) or each.dtype != like.dtype:
-            raise ValueError(
+            raise ShapeError(
                 f"to_jax: argument {i} has shape {tuple(each.shape)} and type {each.dtype.name}, and the "
                 f"program takes {tuple(like.shape)} and {like.dtype.name}; capture the function again"
             )
@@ -271,7 +272,7 @@ def _check_arguments(made: FunctionProgram, structure: Any, given: list[Any]) ->
         if buffer.kind == "argument" and native.address(whole[buffer.argument]) != native.address(
             given[buffer.argument]
         ):
-            raise ValueError(
+            raise ArgumentError(
                 f"to_jax: the function writes to argument {buffer.argument}, which is not contiguous; give a "
                 "contiguous tensor"
             )

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from accelera.errors import UnsupportedError
 from accelera.tensora.lowering.program import ProgramStep
 
 U32, U64 = jnp.uint32, jnp.uint64
@@ -99,7 +100,7 @@ def random_integers(step: ProgramStep, draw: Any) -> Any:
     """Integers from c[0] on, below c[0] + c[1]; D. Lemire (2019)."""
     low, extent = step.params.c
     if not 0 < extent < 2**32:
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"lowering: random integers of a range of {extent % 2**64}; ranges below 2**32 are lowered"
         )
     size = step.outputs[0].size

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from accelera.errors import UnsupportedError
 from accelera.tensora.lowering.jax_elementwise import FORMULAS
 from accelera.tensora.lowering.jax_networks import NETWORKS, widened
 from accelera.tensora.lowering.jax_operations import OPERATIONS
@@ -25,7 +26,7 @@ def check_lowered(program: StepProgram) -> None:
     known = FORMULAS.keys() | LOWERED.keys() | RANDOM.keys()
     missing = sorted({step.name for step in program.steps} - known)
     if missing:
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"to_jax: no form in JAX of {', '.join(missing)}; leave them out of the function, and "
             "do them before or after it"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.errors import UnsupportedError
 from accelera.tensora.lowering.onnx_elementwise import COMPUTED
 from accelera.tensora.lowering.onnx_graph import GraphValue, numpy_type
 from accelera.tensora.lowering.program import ProgramStep
@@ -28,7 +29,7 @@ def widened(x: GraphValue, *, wraps: bool = False) -> GraphValue:
     if x.dtype == "uint64" and wraps:
         return x.to("int64")
     if x.dtype == "uint64" or x.dtype.startswith("complex"):
-        raise NotImplementedError(f"export_onnx: an operation on {x.dtype} has no form here; use other types")
+        raise UnsupportedError(f"export_onnx: an operation on {x.dtype} has no form here; use other types")
     return x.to(COMPUTED.get(x.dtype, x.dtype))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from accelera.errors import UnsupportedError
 from accelera.tensora.captured_program import FunctionTrace
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.dtypes import itemsize
@@ -281,7 +282,7 @@ def _overlap_groups(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
     for group in groups:
         if len({each.dtype for each in group}) > 1:
             found = ", ".join(sorted({each.dtype.name for each in group}))
-            raise NotImplementedError(
+            raise UnsupportedError(
                 f"lowering: memory from outside of the function is read as {found}; give it one element type"
             )
     return groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.core import native
@@ -37,7 +38,7 @@ def _weights(query: Any, key: Any, mask: Any) -> Any:
 
 def _require_shape(name: str, mask: Any, shapes: list[tuple[int, ...]]) -> None:
     if tuple(mask.shape) not in shapes:
-        raise ValueError(
+        raise ShapeError(
             f"MultiheadAttention: {name} of shape {tuple(mask.shape)}; give {' or '.join(map(str, shapes))}"
         )
 
@@ -89,7 +90,7 @@ class MultiheadAttention(Module):
     ) -> None:
         super().__init__()
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
-            raise ValueError(
+            raise ArgumentError(
                 f"MultiheadAttention: embed_dim={embed_dim} for {num_heads} heads; give a multiple of them"
             )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
@@ -172,7 +173,7 @@ class MultiheadAttention(Module):
         """
         self._check(query, key, value)
         if is_causal and attn_mask is None:
-            raise ValueError(
+            raise ArgumentError(
                 "MultiheadAttention: is_causal=True without attn_mask; give it the causal mask as well"
             )
         single = query.ndim == 2
@@ -203,7 +204,7 @@ class MultiheadAttention(Module):
         fits = fits and (query.ndim == 2 or query.shape[batch] == key.shape[batch])
         wanted = (self.embed_dim, self.kdim, self.vdim)
         if not fits or (query.shape[-1], key.shape[-1], value.shape[-1]) != wanted:
-            raise ValueError(
+            raise ShapeError(
                 f"MultiheadAttention: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
                 f"{tuple(value.shape)} do not fit; give widths {', '.join(map(str, wanted))}, one batch, "
                 "and as many keys as values"

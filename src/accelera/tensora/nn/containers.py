@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from accelera.errors import IndexingError
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
 
@@ -14,7 +15,7 @@ def _normalized_index(index: Any, length: int, name: str) -> int:
     """Return an index counted from the front; IndexError if it is out of range."""
     place = operator.index(index)
     if not -length <= place < length:
-        raise IndexError(f"{name}: index {place} of {length} entries")
+        raise IndexingError(f"{name}: index {place} of {length} entries")
     return place % length
 
 

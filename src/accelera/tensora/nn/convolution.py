@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional
 from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import made
@@ -41,12 +42,12 @@ class _WindowModule(Module):
         super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(
+            raise ShapeError(
                 f"{name}: {in_channels} and {out_channels} channels in {groups} groups; give a divisor"
             )
         modes = ("zeros",) if self.transposed else ("zeros", "reflect", "replicate", "circular")
         if padding_mode not in modes:
-            raise ValueError(f"{name}: padding_mode={padding_mode!r}; give one of {', '.join(modes)}")
+            raise ArgumentError(f"{name}: padding_mode={padding_mode!r}; give one of {', '.join(modes)}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride = extents(kernel_size, self.axes), extents(stride, self.axes)
         self.dilation = extents(dilation, self.axes)
@@ -265,7 +266,7 @@ class _Transposed(_WindowModule):
         added = tuple(a - b for a, b in zip(wanted, least, strict=True))
         if any(not 0 <= each < max(stride, 1) for each, stride in zip(added, self.stride, strict=True)):
             most = tuple(a + b - 1 for a, b in zip(least, self.stride, strict=True))
-            raise ValueError(
+            raise ShapeError(
                 f"{type(self).__name__}: output_size={wanted}; give extents from {least} to {most}"
             )
         return added

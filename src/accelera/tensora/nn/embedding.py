@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora import functional
 from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import made
@@ -16,7 +17,7 @@ def _row(name: str, index: int | None, rows: int) -> int | None:
     if index is None:
         return None
     if not -rows <= index < rows:
-        raise ValueError(f"{name}: padding_idx={index} of {rows} rows")
+        raise ArgumentError(f"{name}: padding_idx={index} of {rows} rows")
     return index % rows
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.core import native
@@ -44,7 +45,7 @@ class RotaryEmbedding:
         self, head_dim: int, base: float = 10000.0, scaling: Mapping[str, Any] | None = None
     ) -> None:
         if head_dim < 2 or head_dim % 2:
-            raise ValueError(f"RotaryEmbedding: head_dim={head_dim}; give an even number")
+            raise ArgumentError(f"RotaryEmbedding: head_dim={head_dim}; give an even number")
         frequencies = [base ** (-i / head_dim) for i in range(0, head_dim, 2)]
         self.frequencies = _scaled(frequencies, scaling or {})
 
@@ -77,7 +78,7 @@ def _scaled(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
         return [each / scaling["factor"] for each in frequencies]
     if kind == "llama3":
         return [_llama3(each, scaling) for each in frequencies]
-    raise ValueError(f"RotaryEmbedding: rope_type={kind!r}; give 'default', 'linear' or 'llama3'")
+    raise ArgumentError(f"RotaryEmbedding: rope_type={kind!r}; give 'default', 'linear' or 'llama3'")
 
 
 def _llama3(frequency: float, scaling: Mapping[str, Any]) -> float:
@@ -167,7 +168,7 @@ class GroupedQueryAttention(Module):
         super().__init__()
         fits = min(num_heads, num_kv_heads) > 0 and num_heads % num_kv_heads == 0
         if not fits or (head_dim is None and embed_dim % num_heads):
-            raise ValueError(
+            raise ArgumentError(
                 f"GroupedQueryAttention: embed_dim={embed_dim}, {num_heads} heads of queries, {num_kv_heads} "
                 "of keys; give a multiple of them of queries, and embed_dim a multiple of those or a head_dim"
             )
@@ -215,7 +216,7 @@ class GroupedQueryAttention(Module):
 
         """
         if input.ndim != 3 or input.shape[2] != self.embed_dim:
-            raise ValueError(
+            raise ShapeError(
                 f"GroupedQueryAttention: an input of shape {tuple(input.shape)}; "
                 f"give (batch, length, {self.embed_dim})"
             )
@@ -253,7 +254,7 @@ def seen_keys(query: Any, key: Any, padding: Any, causal: bool) -> tuple[Any, bo
     if padding is None:
         return mask, False
     if tuple(padding.shape) != (query.shape[0], keys):
-        raise ValueError(
+        raise ShapeError(
             f"attention: a padding mask of shape {tuple(padding.shape)} for {query.shape[0]} sequences and "
             f"{keys} keys; give ({query.shape[0]}, {keys})"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import linalg, random
 from accelera.tensora.core import Tensor, native
 
@@ -40,7 +41,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         return math.sqrt(2.0 / (1 + slope**2))
     if nonlinearity == "selu":
         return 0.75
-    raise ValueError(
+    raise ArgumentError(
         f"calculate_gain: nonlinearity={nonlinearity!r}; give one of relu, leaky_relu, tanh, selu, linear"
     )
 
@@ -103,7 +104,7 @@ def eye_(tensor: Any) -> Any:
 
     """
     if tensor.ndim != 2:
-        raise ValueError(f"eye_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
+        raise ShapeError(f"eye_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
     zeros_(tensor)
     for i in range(min(tensor.shape)):
         tensor.detach()[i, i] = 1
@@ -120,10 +121,10 @@ def dirac_(tensor: Any, groups: int = 1) -> Any:
 
     """
     if tensor.ndim not in (3, 4, 5):
-        raise ValueError(f"dirac_: a tensor of {tensor.ndim} axes; give three, four or five")
+        raise ShapeError(f"dirac_: a tensor of {tensor.ndim} axes; give three, four or five")
     out = tensor.shape[0]
     if out % groups:
-        raise ValueError(f"dirac_: {out} channels in {groups} groups; give a divisor")
+        raise ShapeError(f"dirac_: {out} channels in {groups} groups; give a divisor")
     zeros_(tensor)
     each = out // groups
     centre = tuple(extent // 2 for extent in tensor.shape[2:])
@@ -144,7 +145,7 @@ def fans(tensor: Any) -> tuple[int, int]:
 
     """
     if tensor.ndim < 2:
-        raise ValueError(f"init: a tensor of shape {tuple(tensor.shape)} has no fans; give two axes or more")
+        raise ShapeError(f"init: a tensor of shape {tuple(tensor.shape)} has no fans; give two axes or more")
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 
@@ -162,7 +163,7 @@ def xavier_normal_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any
 
 def _deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"kaiming: mode={mode!r}; give 'fan_in' or 'fan_out'")
+        raise ArgumentError(f"kaiming: mode={mode!r}; give 'fan_in' or 'fan_out'")
     fan = fans(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(fan)
 
@@ -214,7 +215,7 @@ def sparse_(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = No
 
     """
     if tensor.ndim != 2:
-        raise ValueError(f"sparse_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
+        raise ShapeError(f"sparse_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
     normal_(tensor, 0.0, std, generator)
     rows, columns = tensor.shape
     for column in range(columns):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from accelera.errors import ShapeError
 from accelera.tensora import creation
 from accelera.tensora.core import native
 from accelera.tensora.nn.convolution import (
@@ -124,7 +125,7 @@ class _LazyConvolution(_Lazy):
 
     def _shape(self, inputs: int) -> tuple[int, ...]:
         if inputs % self.groups:
-            raise ValueError(
+            raise ShapeError(
                 f"{type(self).__name__}: {inputs} channels in {self.groups} groups; give a multiple"
             )
         if self.transposed:
@@ -133,7 +134,7 @@ class _LazyConvolution(_Lazy):
 
     def _inputs_from_input(self, input: Any) -> int:
         if input.ndim not in (self.axes + 1, self.axes + 2):
-            raise ValueError(
+            raise ShapeError(
                 f"{type(self).__name__}: an input of {input.ndim} axes; "
                 f"give {self.axes + 2}, or {self.axes + 1} without a batch"
             )

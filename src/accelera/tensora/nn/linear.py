@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora import creation, functional
 from accelera.tensora.nn import init
 from accelera.tensora.nn.module import Module
@@ -97,7 +98,7 @@ class Bilinear(Module):
     ) -> None:
         super().__init__()
         if in1_features <= 0:
-            raise ValueError(f"Bilinear: in1_features={in1_features}; give at least 1")
+            raise ArgumentError(f"Bilinear: in1_features={in1_features}; give at least 1")
         self.in1_features, self.in2_features = in1_features, in2_features
         self.out_features = out_features
         self.weight = made((out_features, in1_features, in2_features), device, dtype)

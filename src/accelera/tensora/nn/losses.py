@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.tensora import functional
 from accelera.tensora.nn.module import Module
 
@@ -18,7 +19,9 @@ class _Loss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in ("none", "mean", "sum", "batchmean"):
-            raise ValueError(f"{type(self).__name__}: reduction={reduction!r}; give 'none', 'mean' or 'sum'")
+            raise ArgumentError(
+                f"{type(self).__name__}: reduction={reduction!r}; give 'none', 'mean' or 'sum'"
+            )
         self.reduction = reduction
 
     def forward(self, *tensors: Any) -> Any:

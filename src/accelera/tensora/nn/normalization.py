@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from accelera.errors import ShapeError
 from accelera.tensora import creation, dtypes, functional
 from accelera.tensora.core import native
 from accelera.tensora.nn.linear import made
@@ -148,7 +149,7 @@ class GroupNorm(_Normalization):
     ) -> None:
         super().__init__()
         if num_channels % num_groups:
-            raise ValueError(f"GroupNorm: {num_channels} channels in {num_groups} groups; give a divisor")
+            raise ShapeError(f"GroupNorm: {num_channels} channels in {num_groups} groups; give a divisor")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._add("weight", (num_channels,) if affine else None, device, dtype)
         self._add("bias", (num_channels,) if affine and bias else None, device, dtype)
@@ -216,10 +217,10 @@ class _RunningNorm(_Normalization):
 
     def _check(self, input: Any) -> None:
         if input.ndim not in self.axes:
-            raise ValueError(f"{type(self).__name__}: an input of {input.ndim} axes; give one of {self.axes}")
+            raise ShapeError(f"{type(self).__name__}: an input of {input.ndim} axes; give one of {self.axes}")
 
     def _share(self) -> Any:
-        """Count the batch; return the weight of its statistics in the running ones, as a number or a tensor."""
+        """Count the batch; return the weight of its statistics in the running ones, a number or a tensor."""
         if not (self.training and self.track_running_stats):
             return 0.0 if self.momentum is None else self.momentum
         self.num_batches_tracked += 1

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from accelera.errors import ArgumentError, ShapeError, StateError
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
@@ -73,11 +74,11 @@ def _checked_lengths(lengths: Any, shape: tuple[int, ...]) -> list[int]:
     """Lengths for a tensor of shape (steps, batch, ...)."""
     found = _integers(lengths)
     if len(found) != shape[1]:
-        raise RuntimeError(
+        raise StateError(
             f"pack_padded_sequence: {len(found)} lengths for a batch of {shape[1]}; give one each"
         )
     if not found or min(found) < 1 or max(found) > shape[0]:
-        raise RuntimeError(
+        raise StateError(
             f"pack_padded_sequence: lengths {found[:8]} for {shape[0]} steps; give lengths from 1 to it"
         )
     return found
@@ -114,7 +115,7 @@ def pack_padded_sequence(
     found = _checked_lengths(lengths, tuple(steps_first.shape))
     order = sorted(range(len(found)), key=lambda i: -found[i])
     if enforce_sorted and any(a < b for a, b in itertools.pairwise(found)):
-        raise RuntimeError(
+        raise StateError(
             "pack_padded_sequence: lengths are not sorted from the longest to the shortest; "
             "sort them, or give enforce_sorted=False"
         )
@@ -166,7 +167,7 @@ def pad_packed_sequence(
     sizes = sequence.sizes
     steps = len(sizes) if total_length is None else total_length
     if steps < len(sizes):
-        raise ValueError(
+        raise ArgumentError(
             f"pad_packed_sequence: total_length={total_length} for {len(sizes)} steps; give more"
         )
     padded = _padded(sequence.data, sizes, steps, padding_value)
@@ -220,10 +221,10 @@ def pad_sequence(
     """
     given = list(sequences)
     if padding_side not in ("left", "right"):
-        raise ValueError(f"pad_sequence: padding_side={padding_side!r}; give 'left' or 'right'")
+        raise ArgumentError(f"pad_sequence: padding_side={padding_side!r}; give 'left' or 'right'")
     if not given or len({tuple(each.shape[1:]) for each in given}) > 1:
         shapes = [tuple(each.shape) for each in given[:8]]
-        raise ValueError(f"pad_sequence: shapes {shapes}; give tensors that differ in their first axis alone")
+        raise ShapeError(f"pad_sequence: shapes {shapes}; give tensors that differ in their first axis alone")
     steps = max(each.shape[0] for each in given)
     rows = []
     for each in given:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.core import native
 from accelera.tensora.inspection import placed
@@ -135,9 +136,9 @@ def require_positive(name: str, **sizes: Any) -> None:
     """Raise TypeError or ValueError if a size is no positive integer."""
     for key, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name}: {key}={value!r}; give an integer")
+            raise ArgumentError(f"{name}: {key}={value!r}; give an integer")
         if value < 1:
-            raise ValueError(f"{name}: {key}={value}; give 1 or more")
+            raise ArgumentError(f"{name}: {key}={value}; give 1 or more")
 
 
 class RNNBase(Module):
@@ -166,13 +167,13 @@ class RNNBase(Module):
     ) -> None:
         super().__init__()
         if mode not in FORMULAS:
-            raise ValueError(f"RNNBase: mode={mode!r}; give one of {', '.join(FORMULAS)}")
+            raise ArgumentError(f"RNNBase: mode={mode!r}; give one of {', '.join(FORMULAS)}")
         name = type(self).__name__
         require_positive(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(f"{name}: dropout={dropout}; give a number between 0 and 1")
+            raise ArgumentError(f"{name}: dropout={dropout}; give a number between 0 and 1")
         if not 0 <= proj_size < hidden_size or (proj_size and mode != "LSTM"):
-            raise ValueError(
+            raise ArgumentError(
                 f"{name}: proj_size={proj_size}; give 0, or for an LSTM a number below {hidden_size}"
             )
         self.mode, self.input_size, self.hidden_size = mode, input_size, hidden_size
@@ -259,7 +260,7 @@ class RNNBase(Module):
         if isinstance(input, PackedSequence):
             return self._packed(input, hx)
         if input.ndim not in (2, 3):
-            raise ValueError(
+            raise ShapeError(
                 f"{type(self).__name__}: an input of shape {tuple(input.shape)}; give 2 or 3 axes"
             )
         states = self._listed(hx)
@@ -279,7 +280,7 @@ class RNNBase(Module):
         states = list(hx) if isinstance(hx, (tuple, list)) else [hx]
         wanted = FORMULAS[self.mode].states
         if len(states) != wanted:
-            raise ValueError(
+            raise ArgumentError(
                 f"{type(self).__name__}: hx is of {len(states)} tensors; give "
                 + ("(hidden state, cell state)" if wanted == 2 else "one")
             )
@@ -292,7 +293,7 @@ class RNNBase(Module):
         """Outputs (steps, batch, width) for an input (steps, batch, input_size)."""
         steps, batch = input.shape[:2]
         if steps == 0:
-            raise ValueError(f"{type(self).__name__}: a sequence of 0 steps; give one or more")
+            raise ArgumentError(f"{type(self).__name__}: a sequence of 0 steps; give one or more")
         flat = native.reshape(input, (steps * batch, input.shape[2]))
         out, last = self._layers(flat, [batch] * steps, states)
         return native.reshape(out, (steps, batch, out.shape[1])), last
@@ -309,18 +310,18 @@ class RNNBase(Module):
     def _check(self, data: Any, batch: int, states: list[Any]) -> None:
         name, weight = type(self).__name__, self.weight_ih_l0
         if data.ndim != 2 or data.shape[1] != self.input_size:
-            raise ValueError(
+            raise ShapeError(
                 f"{name}: an input of width {data.shape[-1]}; the network was made for {self.input_size}"
             )
         if data.dtype != weight.dtype and not native.autocasting():
-            raise ValueError(
+            raise ArgumentError(
                 f"{name}: an input of {data.dtype.name} for weights of {weight.dtype.name}; convert one"
             )
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
         for state, width in zip(states, widths, strict=False):
             wanted = (self.num_layers * (1 + self.bidirectional), batch, width)
             if tuple(state.shape) != wanted:
-                raise ValueError(
+                raise ShapeError(
                     f"{name}: a state of shape {tuple(state.shape)}; for this input give {wanted}"
                 )
 
@@ -379,7 +380,7 @@ class RNN(RNNBase):
         dtype: Any = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"RNN: nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
+            raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
         options = (num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype)
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, *options)
         self.nonlinearity = nonlinearity

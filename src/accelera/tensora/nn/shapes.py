@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.errors import ShapeError
 from accelera.tensora import functional, manipulation
 from accelera.tensora.core import native
 from accelera.tensora.nn.module import Module
@@ -128,7 +129,7 @@ class ChannelShuffle(Module):
         """
         batch, channels, *rest = input.shape
         if channels % self.groups:
-            raise ValueError(f"ChannelShuffle: {channels} channels in {self.groups} groups; give a divisor")
+            raise ShapeError(f"ChannelShuffle: {channels} channels in {self.groups} groups; give a divisor")
         parts = native.reshape(input, (batch, self.groups, channels // self.groups, *rest))
         return native.reshape(manipulation.swapaxes(parts, 1, 2), (batch, channels, *rest))
 

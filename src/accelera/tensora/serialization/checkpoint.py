@@ -181,7 +181,7 @@ def _state_of(name: str, part: Any) -> Any:
     if isinstance(part, Generator):
         return part.state
     if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-        raise TypeError(
+        raise ArgumentError(
             f"[checkpoint] {name}= is a {type(part).__name__} without state_dict and load_state_dict; "
             "give what has both, or put its values in extra="
         )
@@ -215,7 +215,7 @@ class _Packer:
         if isinstance(value, dict):
             kind = "counter" if isinstance(value, collections.Counter) else "dict"
             return {kind: [self._pair(key, each, place) for key, each in value.items()]}
-        raise TypeError(
+        raise ArgumentError(
             f"[save_checkpoint] {place} is a {type(value).__name__}, which a checkpoint does not hold; "
             "make it numbers, strings, lists, tuples, dictionaries or tensors"
         )

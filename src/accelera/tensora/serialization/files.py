@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from accelera import stores
-from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.errors import ArgumentError, DTypeError, StateError, StoreError, StoreFormatError
 from accelera.tensora.core import native
 from accelera.tensora.inspection import placed
 from accelera.tensora.serialization.memory import (
@@ -91,7 +91,7 @@ def header_of(tensors: Named, metadata: Mapping[str, str]) -> bytes:
     fields: dict[str, Any] = {}
     for key, value in metadata.items():
         if not all(isinstance(each, str) for each in (key, value)):
-            raise TypeError(f"[save_file] metadata {key!r}: {value!r:.60}; give strings by strings")
+            raise ArgumentError(f"[save_file] metadata {key!r}: {value!r:.60}; give strings by strings")
     if metadata:
         fields[_METADATA] = dict(metadata)
     place = 0
@@ -110,7 +110,7 @@ def header_of(tensors: Named, metadata: Mapping[str, str]) -> bytes:
 
 def _stored_name(name: str, dtype: Any) -> str:
     if name == _METADATA:
-        raise ValueError(f"[save_file] a tensor named {_METADATA!r}, which the format keeps for strings")
+        raise ArgumentError(f"[save_file] a tensor named {_METADATA!r}, which the format keeps for strings")
     if dtype.name not in _NAMES:
         raise DTypeError(
             f"[save_file] {name!r} is of {dtype.name}, which the safetensors format has no name for; "
@@ -361,7 +361,7 @@ def load_model(module: Any, path: str | os.PathLike[str], strict: bool = True) -
         faults += [f"{path} has no {name!r}" for name in missing]
         faults += [f"the module has no {name!r}" for name in unexpected]
     if faults:
-        raise RuntimeError(f"[load_model] {type(module).__name__}: {'; '.join(faults[:20])}")
+        raise StateError(f"[load_model] {type(module).__name__}: {'; '.join(faults[:20])}")
     for name, tensor in given.items():
         fill(state[name], tensor)
     return missing, unexpected

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.errors import ArgumentError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 
@@ -144,9 +145,9 @@ def require_named_tensors(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the mapping if it is tensors by name; TypeError otherwise."""
     for name, each in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"[serialization] {name!r} as the name of a tensor; give strings")
+            raise ArgumentError(f"[serialization] {name!r} as the name of a tensor; give strings")
         if not isinstance(each, Tensor):
-            raise TypeError(
+            raise ArgumentError(
                 f"[serialization] {name!r} is a {type(each).__name__}, and a file holds tensors; "
                 "convert it with tensora.asarray, or leave it out"
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.atomic import atomic_write
-from accelera.errors import TraceFormatError, UnknownNameError
+from accelera.errors import MissingFileError, TraceFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.similar import files_like
 from accelera.trace.trace import Trace
@@ -118,7 +118,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     if not hasattr(module, "write"):
         raise _one_way(place, "written", "read")
     if not place.parent.is_dir():
-        raise FileNotFoundError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
+        raise MissingFileError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
     with needed_for("write_trace", "or write a .json file"), atomic_write(place) as partial:
         module.write(trace, partial)
 
@@ -130,10 +130,10 @@ def _size(path: Path) -> int:
     if path.exists():
         return path.stat().st_size
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"[read_trace] no file {path}: there is no folder {path.parent}")
+        raise MissingFileError(f"[read_trace] no file {path}: there is no folder {path.parent}")
     near = files_like(path)
     hint = f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent.resolve()}"
-    raise FileNotFoundError(f"[read_trace] no file {path}{hint}")
+    raise MissingFileError(f"[read_trace] no file {path}{hint}")
 
 
 def _chosen(path: Path, name: str | None) -> Format:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accelera.errors import TraceFormatError
+from accelera.errors import OutOfMemoryError, TraceFormatError
 from accelera.trace.formats.tables import trace_of_table
 from accelera.trace.trace import Trace
 
@@ -69,7 +69,7 @@ def cells_of(path: Path, names: tuple[str, ...] | None = None) -> pd.DataFrame:
         ) from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         if "out of memory" in str(error):  # of the C parser
-            raise MemoryError(str(error)) from error
+            raise OutOfMemoryError(str(error)) from error
         raise TraceFormatError(f"[read_trace] {path} is not a sound CSV file: {error}") from error
 
 

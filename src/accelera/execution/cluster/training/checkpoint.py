@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from accelera.atomic import atomic_write
-from accelera.errors import StoreError
+from accelera.errors import ArgumentError, StoreError, UnknownNameError
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for a part whose state cannot be had."""
     for name, part in parts.items():
         if not all(hasattr(part, method) for method in _methods(part)):
-            raise TypeError(
+            raise ArgumentError(
                 f"[train] {name}={part!r}: a part has state_dict() and load_state_dict(), as modules,"
                 f" optimizers, schedulers and samplers do, or is a torch.Generator"
             )
@@ -86,7 +86,7 @@ def load_parts(parts: Mapping[str, Any], common: State, own: State) -> None:
 
     for name, part in parts.items():
         if name not in common and name not in own:
-            raise KeyError(
+            raise UnknownNameError(
                 f"[train] the checkpoint has no part {name!r}, but {', '.join(sorted({*common, *own}))}"
             )
         if isinstance(part, torch.nn.Module):
@@ -155,7 +155,7 @@ def make_folder(storage: str | os.PathLike[str], name: str) -> tuple[Path, str]:
             f" mount it there and give its path"
         )
     if name in ("", "..") or Path(name).name != name:
-        raise ValueError(f"[train] name={name!r}: give the name of one folder in {storage}")
+        raise ArgumentError(f"[train] name={name!r}: give the name of one folder in {storage}")
     folder = Path(storage).expanduser().absolute() / name
     if not folder.parent.parent.is_dir():
         raise StoreError(
@@ -176,7 +176,7 @@ def make_folder(storage: str | os.PathLike[str], name: str) -> tuple[Path, str]:
 
 def _check_kinds(storage: Any, name: Any) -> None:
     if not (isinstance(storage, (str, os.PathLike)) and isinstance(name, str)):
-        raise TypeError(
+        raise ArgumentError(
             f"[train] storage={storage!r}, name={name!r}: give the path of a directory, and the name of a"
             f" folder in it"
         )
@@ -289,7 +289,7 @@ def check_ranks(folder: Path, count: int) -> None:
     """Raise ``ValueError`` when the checkpoint ``folder`` is of another number of ranks than ``count``."""
     before = position_of(folder, 0).ranks
     if before != count:
-        raise ValueError(
+        raise ArgumentError(
             f"[train] {folder} is of {before} ranks, and now there are {count}: ranks go on as they were, so"
             f" give ranks={before}, or another name= to begin anew"
         )

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from accelera.errors import ClusterError
+from accelera.errors import ArgumentError, ClusterError
 from accelera.execution.cluster.training.checkpoint import (
     Position,
     buffers_of,
@@ -148,9 +148,9 @@ class Rank:
         check_parts(parts)
         for what, number in (("count", count), ("every", every)):
             if not isinstance(number, (int, Integral)):
-                raise TypeError(f"[train] steps({what}={number!r}): give a whole number of steps")
+                raise ArgumentError(f"[train] steps({what}={number!r}): give a whole number of steps")
         if self._begun or every < 1:
-            raise ValueError(f"[train] steps(every={every}) is called once, with every from 1")
+            raise ArgumentError(f"[train] steps(every={every}) is called once, with every from 1")
         self._begun = True
         self._begin(parts)
         return self._run_steps(range(self._position.step, count), every, parts)
@@ -240,7 +240,7 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.layout is not torch.strided:
-        raise ValueError(
+        raise ArgumentError(
             f"[average_gradients] a gradient of shape {tuple(parameter.shape)} is sparse, and only dense ones"
             f" are averaged: make the embedding with sparse=False"
         )

@@ -14,7 +14,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, final
 
-from accelera.errors import BackendMissingError, ClusterError
+from accelera.errors import ArgumentError, BackendMissingError, ClusterError
 from accelera.execution.cluster.contract import last_line, pack_function, unpack
 from accelera.execution.cluster.ray_connection import check_amounts, check_versions, import_ray, own_versions
 from accelera.execution.cluster.training.checkpoint import (
@@ -109,7 +109,7 @@ class Ranks:
     def __post_init__(self) -> None:
         check_amounts("train", self.resources, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
         if not any(self.each.values()):
-            raise ValueError(
+            raise ArgumentError(
                 f"[train] num_cpus={self.num_cpus}, num_gpus={self.num_gpus}: a rank reserves something of"
                 f" its node, or Ray could not tell which has room; give num_cpus=1, or a part of one"
             )
@@ -164,12 +164,12 @@ def train(
 ) -> TrainingRun:
     """Run ``function`` in all ranks to its end; see ``RayCluster.train``."""
     if not callable(function):
-        raise TypeError(f"[train] {function!r} is no function: give one that takes a Rank and trains")
+        raise ArgumentError(f"[train] {function!r} is no function: give one that takes a Rank and trains")
     for what, number in (("ranks", ranks.count), ("max_failures", max_failures), ("keep", keep)):
         if not isinstance(number, (int, Integral)):
-            raise TypeError(f"[train] {what}={number!r}: give a whole number")
+            raise ArgumentError(f"[train] {what}={number!r}: give a whole number")
     if ranks.count < 1 or max_failures < 0 or keep < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"[train] ranks={ranks.count}, max_failures={max_failures}, keep={keep}: at least one rank"
             f" and one checkpoint are needed, and failures are counted from 0"
         )
@@ -208,7 +208,7 @@ def _new_name() -> str:
 
 def _training_run(checkpoint: Any, ranks: int) -> TrainingRun:
     if checkpoint is None:
-        raise ValueError(
+        raise ArgumentError(
             "[train] the function made no steps; loop `for step in rank.steps(count, model=model)`"
         )
     folder = Path(checkpoint.path)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TextIO, final
 
+from accelera.errors import ArgumentError
 from accelera.execution.executors.processes.messages import MessageSocket, Part, pack, unpack
 
 MOST_WAITING: Final = 10_000
@@ -146,7 +147,7 @@ class _CapturedStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+            raise ArgumentError(f"write() argument must be str, not {type(text).__name__}")
         with self._lock:
             lines, newline, self._begun_line = (self._begun_line + text).rpartition("\n")
             if newline:
