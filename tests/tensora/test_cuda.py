@@ -427,7 +427,7 @@ def test_two_devices_do_not_mix(device: str) -> None:
     other = x.to("cuda:1")
     assert other.device == "cuda:1"
     assert other.tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match=r"add: tensors on cuda:0 and cuda:1; bring them to one device"):
+    with pytest.raises(ValueError, match=r"\[add\] tensors on cuda:0 and cuda:1; bring them to one device"):
         x + other
 
 

@@ -505,7 +505,7 @@ def test_errors_keep_type_and_traceback(workers: int) -> None:
     if workers:
         assert "In worker 1 of the DataLoader" in str(raised.value.__cause__)
         assert "in __getitem__" in str(raised.value.__cause__)
-        with pytest.raises(RuntimeError, match="Unpicklable: holds a lock"):
+        with pytest.raises(RuntimeError, match=r"Unpicklable: holds a lock"):
             next(iterator)
     else:
         with pytest.raises(Unpicklable):

@@ -83,7 +83,7 @@ def test_state_that_cannot_be_guarded_is_named(kind, unchanged_globals):
     run = ts.jit(made()[0] if callable(made) else made[0]())
     kinds.LOCAL.k = 1.0
     run(kinds.values(kinds.ROWS, kinds.COLUMNS))
-    with pytest.warns(RuntimeWarning, match=r"jit: .* runs as written, because it depends on or changes"):
+    with pytest.warns(RuntimeWarning, match=r"\[jit\] .* runs as written, because it depends on or changes"):
         run(kinds.values(kinds.ROWS, kinds.COLUMNS))
     with pytest.raises(RuntimeError, match="runs as written with such arguments"):
         run.report(kinds.values(kinds.ROWS, kinds.COLUMNS))

@@ -26,7 +26,7 @@ void collect(nb::handle object, std::vector<T>& found) {
 nb::object replaced(nb::handle object, std::span<const T>& next) {
     T tensor;
     if (nb::try_cast<T>(object, tensor) && tensor) {
-        if (next.empty()) fail(Kind::runtime, "autocast: a list among the arguments grew during the call");
+        if (next.empty()) fail(Kind::runtime, "[autocast] a list among the arguments grew during the call");
         const T replacement = next.front();
         next = next.subspan(1);
         return nb::cast(replacement);
@@ -40,7 +40,7 @@ nb::object replaced(nb::handle object, std::span<const T>& next) {
 Precision precision_named(const std::string& name) {
     for (const Precision each : {Precision::inputs, Precision::lower, Precision::single, Precision::widest})
         if (name == name_of(each)) return each;
-    fail(Kind::value, "autocast: precision '", name, "'; give 'inputs', 'lower', 'float32' or 'widest'");
+    fail(Kind::value, "[autocast] precision '", name, "'; give 'inputs', 'lower', 'float32' or 'widest'");
 }
 
 /// Call a function with its tensors cast, and nothing cast within it.

@@ -58,7 +58,7 @@ namespace accelera::tensora {
 void refuse_argument(nb::handle found, bool for_dims) {
     const bool is_array = nb::hasattr(found, "__dlpack__") || PyObject_CheckBuffer(found.ptr()) ||
                           PyList_Check(found.ptr()) || is_number(found);
-    fail(Kind::type, "tensora: ", printed_with_type(found), " where ",
+    fail(Kind::type, "[tensora] ", printed_with_type(found), " where ",
          for_dims ? "an integer or a tuple of integers" : "a Tensor", " is needed",
          is_array && !for_dims ? "; tensora.asarray() makes one" : "");
 }
@@ -84,7 +84,7 @@ DType to_dtype(nb::handle source) {
     std::string text;
     if (nb::isinstance<nb::str>(name) && nb::try_cast<std::string>(name, text))
         if (const auto found = dtype_named(text)) return *found;
-    fail(Kind::dtype, "tensora: ", printed(source),
+    fail(Kind::dtype, "[tensora] ", printed(source),
          " is no element type; give tensora.float32, 'float32' or the like");
 }
 
@@ -127,7 +127,7 @@ void store(nb::handle number, DType dtype, char* place) {
                     fits = !PyErr_Occurred();
                     PyErr_Clear();
                 }
-                require(fits, "tensora: the integer ", printed(number), " does not fit ", name_of(dtype));
+                require(fits, "[tensora] the integer ", printed(number), " does not fit ", name_of(dtype));
                 element = overflow > 0 ? E(large) : E(value);
                 return;
             }
@@ -135,7 +135,7 @@ void store(nb::handle number, DType dtype, char* place) {
         if (PyComplex_Check(object)) {
             const Py_complex value = PyComplex_AsCComplex(object);
             if (!is_complex<E>)
-                fail(Kind::dtype, "tensora: a complex number for elements of type ", name_of(dtype));
+                fail(Kind::dtype, "[tensora] a complex number for elements of type ", name_of(dtype));
             element = cast_value<E>(C128(value.real, value.imag));
             return;
         }
@@ -159,7 +159,7 @@ T operand(nb::handle object, DType other) {
     T tensor;
     if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, other));
-    fail(Kind::type, "tensora: a tensor or a number is needed, not ", printed(object.type()),
+    fail(Kind::type, "[tensora] a tensor or a number is needed, not ", printed(object.type()),
          "; tensora.asarray() converts");
 }
 
@@ -188,7 +188,7 @@ nb::object plain_number(nb::handle number) {
 nb::object frozen(nb::handle object, int depth);
 
 nb::object frozen_sequence(nb::handle sequence, int depth) {
-    require_shape(depth < Dims::most, "tensora: lists nested in more than ", Dims::most,
+    require_shape(depth < Dims::most, "[tensora] lists nested in more than ", Dims::most,
                   " levels; a tensor has at most that many axes");
     const nb::object items = nb::steal(PySequence_Tuple(sequence.ptr()));
     if (!items.is_valid()) throw nb::python_error();
@@ -215,7 +215,7 @@ nb::object frozen(nb::handle object, int depth) {
         if (!number.is_valid()) throw nb::python_error();
         return number;
     }
-    fail(Kind::type, "tensora: no tensor is made of ", printed(object.type()),
+    fail(Kind::type, "[tensora] no tensor is made of ", printed(object.type()),
          "; give numbers, nested lists of them, or an array");
 }
 
@@ -245,13 +245,13 @@ struct Nested {
     bool closed = false;
     void meet(int depth, int64_t extent) {
         if (depth < shape.size())
-            require(shape[depth] == extent, "tensora: nested lists of unequal lengths, ", shape[depth],
+            require(shape[depth] == extent, "[tensora] nested lists of unequal lengths, ", shape[depth],
                     " and ", extent, " at depth ", depth);
         else
-            require(!closed, "tensora: nested lists of unequal depth"), shape.push_back(extent);
+            require(!closed, "[tensora] nested lists of unequal depth"), shape.push_back(extent);
     }
     void end(int depth) {
-        require(depth == shape.size(), "tensora: nested lists of unequal depth");
+        require(depth == shape.size(), "[tensora] nested lists of unequal depth");
         closed = true;
     }
     void merge(DType next) { dtype = dtype ? promote(*dtype, next) : next; }
@@ -304,7 +304,7 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
 }
 
 nb::object scalar_to_python(const Tensor& tensor) {
-    require_shape(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
+    require_shape(tensor.size() == 1, "[tensora] a tensor of shape ", tensor.shape().words(),
                   " is not one number; only a tensor with one element is");
     if (Capture::here()) Capture::here()->refuse_read(tensor, "a Python number");
     if (!tensor.device().is_cpu()) return scalar_to_python(*to_device(tensor.detach(), cpu));

@@ -65,7 +65,7 @@ DType dtype_of(Type type) {
         const Type known = type_of(DType(i));
         if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return DType(i);
     }
-    fail(Kind::type, "from_dlpack: elements with type code ", int(type.code), ", ", int(type.bits),
+    fail(Kind::type, "[from_dlpack] elements with type code ", int(type.code), ", ", int(type.bits),
          " bits and ", type.lanes, " lanes; tensora has none such");
 }
 
@@ -128,7 +128,7 @@ namespace {
 void hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
     const Device device = tensor.device();
     if (device.is_cpu()) {
-        require(!stream, "__dlpack__: a stream for the CPU, which has none");
+        require(!stream, "[__dlpack__] a stream for the CPU, which has none");
         return;
     }
     tensor.device_bytes();  // on this thread's stream from now on
@@ -142,15 +142,16 @@ void hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
 nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted,
                      std::optional<int64_t> stream) {
     if (given->tracked() && grad_enabled())
-        fail(Kind::value,
-             "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
+        fail(
+            Kind::value,
+            "[__dlpack__] the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
     lend(*tensor);
     hand_over(*tensor, stream);
-    const bool versioned =
-        !max_version.is_none() && checked_cast<std::pair<int, int>>(max_version, "__dlpack__: max_version is",
-                                                                    "None or a tuple (major, minor)")
-                                          .first >= 1;
+    const bool versioned = !max_version.is_none() &&
+                           checked_cast<std::pair<int, int>>(max_version, "[__dlpack__] max_version is",
+                                                             "None or a tuple (major, minor)")
+                                   .first >= 1;
     if (versioned) {
         auto* const managed = new ManagedVersioned{};
         managed->major = 1;
@@ -160,7 +161,7 @@ nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool>
     }
     if (!tensor->storage()->writable())
         fail(Kind::value,
-             "__dlpack__: the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
+             "[__dlpack__] the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
     return capsule_of(tensor, "dltensor", new Managed{});
 }
 
@@ -170,7 +171,7 @@ template <typename M>
 T import(M* managed, bool writable) {
     const Described& given = managed->tensor;
     if (given.device.type < on_cpu || given.device.type > on_cpu_pinned)
-        fail(Kind::value, "from_dlpack: the array lies on device type ", given.device.type,
+        fail(Kind::value, "[from_dlpack] the array lies on device type ", given.device.type,
              "; only memory of the CPU and of CUDA devices is imported; copy it there before");
     const Device device = given.device.type == on_cuda ? Device{int8_t(given.device.id)} : cpu;
     const DType dtype = dtype_of(given.type);
@@ -194,7 +195,7 @@ T import(M* managed, bool writable) {
 nb::object stream_for(nb::handle source) {
     if (!PyObject_HasAttrString(source.ptr(), "__dlpack_device__")) return nb::none();
     const auto [type, index] = checked_cast<std::pair<int, int>>(source.attr("__dlpack_device__")(),
-                                                                 "from_dlpack: __dlpack_device__ returned",
+                                                                 "[from_dlpack] __dlpack_device__ returned",
                                                                  "a tuple (device type, device number)");
     if (type != on_cuda) return nb::none();
     return nb::int_(reinterpret_cast<uintptr_t>(cuda::current_stream(index)));
@@ -220,14 +221,14 @@ nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
 
 T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
     if (!PyObject_HasAttrString(source.ptr(), "__dlpack__"))
-        fail(Kind::type, "from_dlpack: ", printed(source.type()),
+        fail(Kind::type, "[from_dlpack] ", printed(source.type()),
              " has no __dlpack__; asarray() takes more kinds of objects");
     const nb::object capsule = ask_for_capsule(source, copy_wanted);
     T result;
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
         auto* const managed =
             static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-        require(managed->major <= 1, "from_dlpack: DLPack ", managed->major,
+        require(managed->major <= 1, "[from_dlpack] DLPack ", managed->major,
                 " is not known here; 1 is the newest");
         result = import(managed, !(managed->flags & read_only));
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
@@ -237,7 +238,7 @@ T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
         PyCapsule_SetName(capsule.ptr(), "used_dltensor");
         if (copy_wanted.value_or(false)) result = copy(result);
     } else {
-        fail(Kind::type, "from_dlpack: __dlpack__ returned no DLPack capsule");
+        fail(Kind::type, "[from_dlpack] __dlpack__ returned no DLPack capsule");
     }
     return result;
 }
@@ -368,7 +369,7 @@ T from_buffer(nb::handle source) {
     const Ref<Storage> storage = Storage::borrow(view->buf, view->len, !view->readonly, release);
     const auto dtype = dtype_of_format(view->format, view->itemsize);
     if (!dtype)
-        fail(Kind::dtype, "tensora: elements of format '", view->format ? view->format : "",
+        fail(Kind::dtype, "[tensora] elements of format '", view->format ? view->format : "",
              "' have no type here");
     Layout layout;
     bool divides = true;
@@ -378,7 +379,7 @@ T from_buffer(nb::handle source) {
         divides = divides && view->strides[i] % view->itemsize == 0;
     }
     require_shape(divides,
-                  "tensora: strides of the buffer are no multiples of its elements' size; copy it before");
+                  "[tensora] strides of the buffer are no multiples of its elements' size; copy it before");
     return T(new Tensor(storage, layout, *dtype));
 }
 

@@ -14,7 +14,7 @@ Subscript range(Py_ssize_t start, Py_ssize_t stop, Py_ssize_t step, int64_t exte
 
 Subscript number(Py_ssize_t place, int axis, int64_t extent) {
     if (place < -extent || place >= extent)
-        fail(Kind::index, "tensora: index ", place, " of axis ", axis, ", which has ", extent, " elements");
+        fail(Kind::index, "[tensora] index ", place, " of axis ", axis, ", which has ", extent, " elements");
     return {Subscript::Kind::number, place < 0 ? place + extent : place, 1, 1, {}};
 }
 
@@ -31,7 +31,7 @@ T as_tensor(nb::handle item) {
     if (PyLong_Check(p) || PySlice_Check(p) || p == Py_None || p == Py_Ellipsis) return {};
     if (PyObject_HasAttrString(p, "__dlpack__")) return tensor_from(item, std::nullopt);
     if (PyIndex_Check(p)) return {};
-    fail(Kind::index, "tensora: ", printed(item.type()),
+    fail(Kind::index, "[tensora] ", printed(item.type()),
          " is no index; give integers, slices, None, ..., and integer or bool tensors");
 }
 
@@ -85,11 +85,11 @@ class Reader {
         int used = 0;
         for (const Item& item : items) used += item.axes();
         if (used > x->dims())
-            fail(Kind::index, "tensora: ", used, " indices for a tensor with ", x->dims(), " dimensions");
+            fail(Kind::index, "[tensora] ", used, " indices for a tensor with ", x->dims(), " dimensions");
         bool filled = false;
         for (const Item& item : items) {
             if (item.kind == Item::Kind::ellipsis) {
-                if (filled) fail(Kind::index, "tensora: '...' stands twice in an index");
+                if (filled) fail(Kind::index, "[tensora] '...' stands twice in an index");
                 whole(x->dims() - used);
                 filled = true;
             } else {
@@ -134,7 +134,7 @@ class Reader {
         for (int i = 0; i < mask->dims(); ++i)
             // An empty mask fits anything, says the array API.
             if (mask->shape()[i] != x_->shape()[axis_ + i] && mask->shape()[i] != 0)
-                fail(Kind::index, "tensora: a mask of shape ", mask->shape().words(), " for axes ", axis_,
+                fail(Kind::index, "[tensora] a mask of shape ", mask->shape().words(), " for axes ", axis_,
                      " to ", axis_ + mask->dims() - 1, " of a tensor of shape ", x_->shape().words());
         for (const T& places : nonzero(mask)) {
             subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, to_device(places, x_->device())});
@@ -183,7 +183,7 @@ T assigned(const T& x, nb::handle value) {
     if (!is_number(value)) return to_device(tensor_from(value, std::nullopt), x->device());
     const DType dtype = scalar_dtype(value, x->dtype());
     if (is(dtype, inexact) && !is(x->dtype(), inexact))
-        fail(Kind::dtype, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
+        fail(Kind::dtype, "[tensora] a ", name_of(dtype), " cannot be assigned to elements of type ",
              name_of(x->dtype()));
     return scalar_tensor(value, x->dtype());
 }

@@ -286,7 +286,7 @@ void bind_jit(nb::module_& module) {
     nb::class_<CaptureHandle>(module, "Capture", "Record of what the operations of this thread do.")
         .def("__init__",
              [](CaptureHandle* self, const std::vector<T>& arguments) {
-                 if (Capture::here()) fail(Kind::runtime, "jit: this thread captures a function already");
+                 if (Capture::here()) fail(Kind::runtime, "[jit] this thread captures a function already");
                  new (self) CaptureHandle{std::make_unique<Capture>(arguments)};
              })
         .def("draw",

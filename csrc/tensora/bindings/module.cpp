@@ -89,7 +89,7 @@ void bind_memory(nb::module_& module) {
 
 int cuda_index(const std::string& device) {
     const Device named = device_named(device);
-    require(!named.is_cpu(), "tensora.cuda: the device 'cpu'; give 'cuda' or 'cuda:0'");
+    require(!named.is_cpu(), "[tensora.cuda] the device 'cpu'; give 'cuda' or 'cuda:0'");
     return named.index;
 }
 
@@ -156,13 +156,13 @@ void bind_recorder(nb::module_& module) {
     module.def("set_data", [](const T& x, const T& other) {
         if (x->base() || node_of(*x))
             fail(Kind::runtime,
-                 "set_data: the tensor was computed from others; only a leaf can have other memory");
+                 "[set_data] the tensor was computed from others; only a leaf can have other memory");
         x->become(*other);
     });
     module.def("set_role", [](const T& x, const std::string& name) {
         for (int i = 0; i < n_roles; ++i)
             if (name == name_of(Role(i))) return x->storage()->set_role(Role(i));
-        fail(Kind::value, "set_role: no role is called '", name, "'");
+        fail(Kind::value, "[set_role] no role is called '", name, "'");
     });
 }
 
@@ -209,8 +209,8 @@ class CustomNode final : public Node {
     SmallVector<T> backward(const SmallVector<T>& grads) override {
         const nb::gil_scoped_acquire gil;
         if (!function_)
-            fail(Kind::runtime, "backward through '", name_,
-                 "' a second time: give retain_graph=True to the first backward");
+            fail(Kind::runtime, "[backward of '", name_,
+                 "'] it runs a second time: give retain_graph=True to the first backward");
         nb::list given;
         for (size_t i = 0; i < grads.size(); ++i)
             given.append(grads[i] ? grads[i] : zeros(outputs[i].shape, outputs[i].dtype));
@@ -224,15 +224,15 @@ class CustomNode final : public Node {
         if (!nb::isinstance<nb::tuple>(result)) result = nb::make_tuple(result);
         const nb::tuple all = nb::borrow<nb::tuple>(result);
         if (all.size() != edges.size())
-            fail(Kind::runtime, "backward of '", name_, "' returned ", all.size(), " gradients for ",
+            fail(Kind::runtime, "[backward of '", name_, "'] returned ", all.size(), " gradients for ",
                  edges.size(), " inputs");
         SmallVector<T> results(edges.size());
         for (size_t i = 0; i < edges.size(); ++i) {
             const T grad = checked_optional_tensor(
-                all[i], "backward of '" + name_ + "': the gradient of input " + std::to_string(i) + " is");
+                all[i], "[backward of '" + name_ + "'] the gradient of input " + std::to_string(i) + " is");
             if (!grad || !edges[i].wanted()) continue;
             if (!(grad->shape() == edges[i].shape))
-                fail(Kind::runtime, "backward of '", name_, "' returned a gradient of shape ",
+                fail(Kind::runtime, "[backward of '", name_, "'] returned a gradient of shape ",
                      grad->shape().words(), " for input ", i, ", whose shape is ", edges[i].shape.words());
             results[i] = cast(grad, edges[i].dtype);
         }
@@ -302,7 +302,7 @@ nb::object grad_fn(const T& x) {
 
 int64_t add_hook(const T& x, nb::object function) {
     if (!x->tracked() && !node_of(*x))
-        fail(Kind::runtime, "register_hook: the tensor does not require gradients");
+        fail(Kind::runtime, "[register_hook] the tensor does not require gradients");
     Gradient& gradient = x->make_gradient();
     if (!gradient.hooks) gradient.hooks = std::make_shared<Hooks>();
     const auto held = shared(std::move(function));
@@ -310,7 +310,7 @@ int64_t add_hook(const T& x, nb::object function) {
     gradient.hooks->all.push_back({number, [held](const T& grad) -> T {
                                        const nb::gil_scoped_acquire gil;
                                        const nb::object result = (*held)(grad);
-                                       return checked_optional_tensor(result, "hook: returned");
+                                       return checked_optional_tensor(result, "[hook] returned");
                                    }});
     watch(*x, false);
     return number;
@@ -320,7 +320,7 @@ int64_t add_hook(const T& x, nb::object function) {
 int64_t add_after_hook(const T& x, nb::object function) {
     if (!x->gradient() || !x->gradient()->required || x->gradient()->node)
         fail(Kind::runtime,
-             "register_post_accumulate_grad_hook: the tensor is no leaf that requires gradients");
+             "[register_post_accumulate_grad_hook] the tensor is no leaf that requires gradients");
     Gradient& gradient = x->make_gradient();
     if (!gradient.after) gradient.after = std::make_shared<Hooks>();
     const auto held = shared(std::move(function));
@@ -469,7 +469,7 @@ NB_MODULE(_tensora, module) {
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {
-        require(n >= 1, "set_num_threads: ", n, "; give at least 1");
+        require(n >= 1, "[set_num_threads] ", n, "; give at least 1");
         set_thread_count(n);
         set_blas_threads();
     });

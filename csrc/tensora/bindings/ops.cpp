@@ -22,7 +22,8 @@ std::vector<T> operands(nb::args args, const Op& op) {
             const DType own = autocast_type(op.autocast, *result[i]);
             dtype = dtype ? promote(*dtype, own) : own;
         }
-    if (!dtype) fail(Kind::type, op.name, ": no tensor among the arguments; tensora.asarray() makes one");
+    if (!dtype)
+        fail(Kind::type, "[", op.name, "] no tensor among the arguments; tensora.asarray() makes one");
     for (size_t i = 0; i < args.size(); ++i)
         if (!result[i]) result[i] = operand(args[i], *dtype);
     return result;
@@ -39,7 +40,7 @@ void bind_elementwise(nb::module_& module) {
         if (op->arity == 1) {
             module.def(name.c_str(), [op](const T& x) { return run(*op, no_params, x); });
             module.def(name.c_str(), [op](nb::handle x) -> T {
-                fail(Kind::type, op->name, ": a ", type_words(x),
+                fail(Kind::type, "[", op->name, "] a ", type_words(x),
                      " where a tensor is needed; tensora.asarray() makes one");
             });
         } else if (op->arity == 2)
@@ -295,7 +296,7 @@ void bind_fused(nb::module_& module) {
 
 /// Users may change the options of an optimizer between two steps.
 double number_option(const nb::dict& options, const char* name) {
-    return checked_cast<double>(options[name], std::string("step: the optimizer's option ") + name + " is",
+    return checked_cast<double>(options[name], std::string("[step] the optimizer's option ") + name + " is",
                                 "a number in the range of float64");
 }
 

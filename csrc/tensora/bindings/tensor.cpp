@@ -116,7 +116,7 @@ PyObject* in_place_slot(PyObject* self, PyObject* right) noexcept {
 
 PyObject* power_slot(PyObject* left, PyObject* right, PyObject* modulus) noexcept {
     return guarded([&] {
-        if (modulus != Py_None) fail(Kind::type, "pow: a third argument; take the remainder of the result");
+        if (modulus != Py_None) fail(Kind::type, "[pow] a third argument; take the remainder of the result");
         static const Op& pow_op = op_named("pow");
         return run_operator(pow_op, left, right);
     });
@@ -190,19 +190,19 @@ void bind_conversions(nb::class_<Tensor>& type) {
     type.def("item", [](const T& x) { return scalar_to_python(*x); }, "The one element as a Python number.");
     type.def("tolist", [](const T& x) { return list_of(*x); }, "Nested lists of Python numbers.");
     type.def("__bool__", [](const T& x) {
-        require(x->size() == 1, "tensora: the truth of a tensor with ", x->size(),
+        require(x->size() == 1, "[tensora] the truth of a tensor with ", x->size(),
                 " elements is not one; use any() or all()");
         if (Capture::here()) Capture::here()->refuse_read(*x, "a truth");
         return *to_device(cast(x->detach(), DType::bool_), cpu)->data<bool>();
     });
     type.def("__float__", [](const T& x) {
         if (is(x->dtype(), complexes))
-            fail(Kind::type, "tensora: a complex tensor is no float; take real() before");
+            fail(Kind::type, "[tensora] a complex tensor is no float; take real() before");
         return nb::float_(scalar_to_python(*x));
     });
     type.def("__int__", [](const T& x) {
         if (is(x->dtype(), complexes))
-            fail(Kind::type, "tensora: a complex tensor is no int; take real() before");
+            fail(Kind::type, "[tensora] a complex tensor is no int; take real() before");
         return nb::int_(scalar_to_python(*x));
     });
     type.def("__complex__", [](const T& x) {
@@ -213,23 +213,24 @@ void bind_conversions(nb::class_<Tensor>& type) {
     });
     type.def("__index__", [](const T& x) {
         if (x->dims() != 0 || !is(x->dtype(), integers))
-            fail(Kind::dtype, "tensora: a ", name_of(x->dtype()), " tensor of shape ", x->shape().words(),
+            fail(Kind::dtype, "[tensora] a ", name_of(x->dtype()), " tensor of shape ", x->shape().words(),
                  " is no index; only a 0-d integer one is");
         return scalar_to_python(*x);
     });
     type.def("__len__", [](const T& x) {
-        if (x->dims() == 0) fail(Kind::type, "tensora: a 0-d tensor has no length");
+        if (x->dims() == 0) fail(Kind::type, "[tensora] a 0-d tensor has no length");
         return x->shape()[0];
     });
 }
 
 void check_gradient(const Tensor& x, const Tensor& grad) {
     if (!(grad.shape() == x.shape()))
-        fail(Kind::shape, "grad: shape ", grad.shape().words(), " for a tensor of shape ", x.shape().words());
+        fail(Kind::shape, "[grad] shape ", grad.shape().words(), " for a tensor of shape ",
+             x.shape().words());
     if (grad.dtype() != x.dtype())
-        fail(Kind::dtype, "grad: elements of type ", name_of(grad.dtype()), " for a tensor of ",
+        fail(Kind::dtype, "[grad] elements of type ", name_of(grad.dtype()), " for a tensor of ",
              name_of(x.dtype()), "; convert the gradient with .astype()");
-    require(grad.device() == x.device(), "grad: on ", name_of(grad.device()), " for a tensor on ",
+    require(grad.device() == x.device(), "[grad] on ", name_of(grad.device()), " for a tensor on ",
             name_of(x.device()), "; copy the gradient with .to()");
 }
 
@@ -238,12 +239,12 @@ void bind_gradient(nb::class_<Tensor>& type) {
         "requires_grad", [](const T& x) { return x->tracked() || bool(node_of(*x)); },
         [](const T& x, bool wanted) {
             if (wanted && !is(x->dtype(), inexact))
-                fail(Kind::dtype, "requires_grad: elements of type ", name_of(x->dtype()),
+                fail(Kind::dtype, "[requires_grad] elements of type ", name_of(x->dtype()),
                      " have no gradients; only floating-point and complex ones do");
             if (node_of(*x)) {
                 if (!wanted)
                     fail(Kind::runtime,
-                         "requires_grad: the tensor was computed from others; use .detach() for one outside "
+                         "[requires_grad] the tensor was computed from others; use .detach() for one outside "
                          "of the graph");
                 return;
             }
@@ -263,7 +264,7 @@ void bind_gradient(nb::class_<Tensor>& type) {
             return collected_gradient(*x);
         },
         [](const T& x, nb::handle grad) {
-            const T value = checked_optional_tensor(grad, "grad: assigned");
+            const T value = checked_optional_tensor(grad, "[grad] assigned");
             if (value) check_gradient(*x, *value);
             x->make_gradient().grad = std::make_shared<T>(value);
             if (Capture::here()) Capture::here()->gradient_set(x);
@@ -331,9 +332,9 @@ void bind_tensor(nb::module_& module) {
         [](const T& x, nb::handle stream, nb::handle max_version, nb::handle device,
            std::optional<bool> copy) {
             const auto wanted =
-                checked_cast<std::optional<int64_t>>(stream, "__dlpack__: stream is", "None or an integer");
+                checked_cast<std::optional<int64_t>>(stream, "[__dlpack__] stream is", "None or an integer");
             const auto place =
-                checked_cast<std::optional<std::pair<int, int>>>(device, "__dlpack__: dl_device is",
+                checked_cast<std::optional<std::pair<int, int>>>(device, "[__dlpack__] dl_device is",
                                                                  "None or a tuple (device type, number)")
                     .value_or(dlpack_device(*x));
             if (place == dlpack_device(*x)) return to_dlpack(x, max_version, copy, wanted);

@@ -101,7 +101,7 @@ MappedMemory::MappedMemory(int64_t capacity) : mapped_(capacity) {
     void* const memory = mmap(nullptr, size_t(capacity), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        fail(Kind::memory, "budget: the system has no ", capacity, " bytes of addresses (",
+        fail(Kind::memory, "[budget] the system has no ", capacity, " bytes of addresses (",
              std::strerror(errno), ")");
     base_ = static_cast<char*>(memory);
 }

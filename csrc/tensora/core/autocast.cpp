@@ -77,7 +77,7 @@ Autocast autocast_of(bool on_cuda) {
 }
 
 void open_autocast(bool on_cuda, const Autocast& autocast, bool cache) {
-    require(is(autocast.lower, halves), "autocast: dtype=", name_of(autocast.lower),
+    require(is(autocast.lower, halves), "[autocast] dtype=", name_of(autocast.lower),
             "; give float16 or bfloat16");
     std::vector<Block>& open = blocks().open;
     Block block = open.empty() ? Block() : open.back();
@@ -91,7 +91,7 @@ void open_autocast(bool on_cuda, const Autocast& autocast, bool cache) {
 void close_autocast() {
     std::vector<Block>& open = blocks().open;
     if (open.empty())
-        fail(Kind::runtime, "autocast: a block ends in a thread that has none open; end it where it began");
+        fail(Kind::runtime, "[autocast] a block ends in a thread that has none open; end it where it began");
     autocasting = open.back().autocasting;
     open.pop_back();
     if (open.empty()) blocks().cast_leaves.clear();

@@ -122,15 +122,15 @@ namespace {
 
 void check_kept(const Node& node, bool saved) {
     if (node.released || !saved)
-        fail(Kind::runtime, "backward through '", node.name(),
-             "' a second time: what it saved was let go after the first; give "
+        fail(Kind::runtime, "[backward of '", node.name(),
+             "'] it runs a second time: the saved tensors were released after the first; give "
              "retain_graph=True to the first backward, or compute the forward again");
 }
 
 void check_version(const Node& node, const char* what, int i, uint32_t then, const Tensor& tensor) {
     const uint32_t now = tensor.version();
     if (then != now)
-        fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ",
+        fail(Kind::runtime, "[backward of '", node.name(), "'] ", what, " ", i, ", of shape ",
              tensor.shape().words(),
              ", was written in place "
              "after the operation (version ",
@@ -396,10 +396,11 @@ const T& collected_gradient(const Tensor& tensor) {
 
 void check_writable(const Tensor& target, const char* op) {
     if (!target.storage()->writable())
-        fail(Kind::value, op, ": the tensor's memory is read-only, lent by another library; write to a copy");
+        fail(Kind::value, "[", op,
+             "] the tensor's memory is read-only, lent by another library; write to a copy");
     for (int i = 0; i < target.dims(); ++i)
         if (target.strides()[i] == 0 && target.shape()[i] > 1)
-            fail(Kind::shape, op, ": several elements of the tensor, of shape ", target.shape().words(),
+            fail(Kind::shape, "[", op, "] several elements of the tensor, of shape ", target.shape().words(),
                  ", lie at one place, as expand makes them; write to a copy");
     settle_readers(*target.storage());
     if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
@@ -409,8 +410,8 @@ void check_writable(const Tensor& target, const char* op) {
         return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
     };
     if (is_leaf(target) || (target.base() && is_leaf(*target.base())))
-        fail(Kind::runtime, op,
-             ": a leaf that requires gradients is written in place; do it under no_grad(), or to a copy");
+        fail(Kind::runtime, "[", op,
+             "] a leaf that requires gradients is written in place; do it under no_grad(), or to a copy");
 }
 
 // --- the backward pass -----------------------------------------------------------------------------------
@@ -423,7 +424,7 @@ T call_hooks(const Hooks& hooks, T grad) {
         T next = hook(grad);
         if (!next) continue;
         if (!(next->shape() == grad->shape()))
-            fail(Kind::shape, "hook: returned a gradient of shape ", next->shape().words(), ", not ",
+            fail(Kind::shape, "[hook] returned a gradient of shape ", next->shape().words(), ", not ",
                  grad->shape().words());
         grad = to_device(cast(next, grad->dtype()), grad->device());
     }
@@ -587,8 +588,8 @@ class Engine {
         }
         for (const T& result : results)
             if (result && is(result->dtype(), floats) && has_nan(result))
-                fail(Kind::runtime, "backward of '", node.name(),
-                     "' made NaN. The forward operation ran here:\n", node.place);
+                fail(Kind::runtime, "[backward of '", node.name(),
+                     "'] a gradient is NaN. The forward operation ran here:\n", node.place);
         return results;
     }
 
@@ -633,11 +634,11 @@ class Engine {
 T first_gradient(const T& output, const T& grad, size_t i) {
     const DeviceScope scope(output->device());
     if (grad) {
-        require_shape(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
+        require_shape(grad->shape() == output->shape(), "[backward] gradient ", i, " has shape ",
                       grad->shape(), ", its tensor ", output->shape());
         return to_device(cast(grad, output->dtype()), output->device());
     }
-    require_shape(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
+    require_shape(output->size() == 1, "[backward] tensor ", i, " has shape ", output->shape(),
                   "; only of a tensor with one element the gradient is known to be 1, so give one");
     return ones(output->shape(), output->dtype());
 }
@@ -647,7 +648,7 @@ T first_gradient(const T& output, const T& grad, size_t i) {
 std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads,
                             const std::vector<T>& inputs, const BackwardOptions& options) {
     for (size_t i = 0; i < inputs.size(); ++i)
-        if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
+        if (!inputs[i]->tracked()) fail(Kind::runtime, "[grad] input ", i, " does not require gradients");
     const RoleScope gradients(Role::gradient);
     const AutocastPause as_recorded;  // gradients have the types of what was computed
     uint64_t oldest = next_sequence.load(std::memory_order_relaxed);
@@ -658,7 +659,7 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
     for (size_t i = 0; i < outputs.size(); ++i) {
         const T& output = outputs[i];
         if (!output->tracked() && !node_of(*output))
-            fail(Kind::runtime, "backward: tensor ", i,
+            fail(Kind::runtime, "[backward] tensor ", i,
                  " was not computed from any tensor with requires_grad=True, or under no_grad()");
         const Edge edge = edge_to(output, next_sequence.load(std::memory_order_relaxed));
         engine.send(edge, first_gradient(output, i < grads.size() ? grads[i] : T(), i));
@@ -667,7 +668,7 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
     std::vector<T> found = engine.found();
     for (size_t i = 0; i < found.size(); ++i)
         if (!found[i] && !options.allow_unused)
-            fail(Kind::runtime, "grad: nothing leads from the outputs to input ", i,
+            fail(Kind::runtime, "[grad] nothing leads from the outputs to input ", i,
                  "; give allow_unused=True to get None for it");
     return found;
 }

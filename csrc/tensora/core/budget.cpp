@@ -49,7 +49,7 @@ StepBudget::Unlocked::~Unlocked() {
 void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     StepBudget* none = nullptr;
     if (!active.compare_exchange_strong(none, this))
-        fail(Kind::runtime, "budget: a step inside a budget goes on already; end it before the next one");
+        fail(Kind::runtime, "[budget] a step inside a budget goes on already; end it before the next one");
     thread_state.budget = this;
     plan_ = std::move(plan);
     if (room < room_) arena_.give_back_pages();
@@ -65,7 +65,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     follows_ = bool(plan_);
     for (Storage* storage : residents_) storage->house()->last_use = -1;
     report_.peak_bytes = used_bytes();
-    if (used_bytes() > room_) note_refusal("budget: tensors hold more before the step");
+    if (used_bytes() > room_) note_refusal("tensors hold more before the step");
 }
 
 void StepBudget::end() {
@@ -313,7 +313,7 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
             --depth_;
             throw;
         }
-        note_refusal(refusal.what());
+        note_refusal(refusal.reason);
         computes_ = false;
     } catch (...) {
         movable_ = false;

@@ -141,7 +141,8 @@ struct StepReport {
 
 /// An operation does not fit the budget of its step.
 struct Refusal : Error {
-    using Error::Error;
+    explicit Refusal(std::string why) : Error(Kind::memory, "[budget] " + why), reason(std::move(why)) {}
+    std::string reason;
 };
 
 /// Training steps inside a limit of bytes. Between `begin` and `end` all tensors of the thread on one device

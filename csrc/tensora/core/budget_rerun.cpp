@@ -37,7 +37,7 @@ Ref<Storage> StepBudget::input_of(const Recipe::Input& input) {
     if (input.outside) return input.outside;
     Held& held = held_[size_t(input.value)];
     const Ref<Storage> storage = held.again ? held.again : Ref<Storage>(held.storage);
-    if (!storage) fail(Kind::runtime, "budget: an operation runs again, but what it reads is gone");
+    if (!storage) fail(Kind::runtime, "[budget] an operation runs again, but what it reads is gone");
     return storage;
 }
 
@@ -125,7 +125,7 @@ void StepBudget::recompute(int32_t value) {
         const int32_t one = left.back();
         left.pop_back();
         const int32_t producer = producers_[size_t(one)];
-        if (producer < 0) fail(Kind::runtime, "budget: contents of a tensor cannot be computed again");
+        if (producer < 0) fail(Kind::runtime, "[budget] contents of a tensor cannot be computed again");
         if (std::find(runs.begin(), runs.end(), producer) != runs.end()) continue;
         runs.push_back(producer);
         for (const Recipe::Input& input : recipes_.at(producer).inputs) {

@@ -57,26 +57,26 @@ void StepBudget::refuse(int64_t nbytes) {
         for (Storage* storage : residents_) pinned += storage->block_bytes();
         report_.needed_bytes = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
     }
-    throw Refusal(
-        Kind::memory,
-        text("budget: '", running_.name, "' needs ", nbytes, " bytes more; ", used_bytes(), " of the step's ",
-             room_, " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
-             arena_.ranges.largest_gap()));
+    throw Refusal(text("'", running_.name, "' needs ", nbytes, " bytes more; ", used_bytes(),
+                       " of the step's ", room_,
+                       " are in use by tensors that it reads or that cannot leave, and the largest gap has ",
+                       arena_.ranges.largest_gap()));
 }
 
 void StepBudget::refuse_contents(const Storage& storage) const {
     if (here() == this && !report_.refusal.empty())
-        fail(Kind::memory, "contents of a tensor are read that could not be computed: ", report_.refusal);
+        fail(Kind::memory,
+             "[budget] contents of a tensor are read that could not be computed: ", report_.refusal);
     const bool missing = storage.house()->contents == Contents::missing;
-    fail(Kind::runtime, "budget: the contents of a tensor ",
+    fail(Kind::runtime, "[budget] the contents of a tensor ",
          missing ? "were never computed" : "cannot be read before the step ends",
          ", because its step did not fit the budget; run the step again in a larger one");
 }
 
 void StepBudget::refuse_withheld() {
     const StepBudget* const budget = here();
-    fail(Kind::memory, "a tensor is read whose update could not be computed: ",
-         budget ? budget->report_.refusal : "budget: its step did not fit");
+    fail(Kind::memory, "[budget] a tensor is read whose update could not be computed: ",
+         budget ? budget->report_.refusal : "its step did not fit");
 }
 
 bool StepBudget::can_compute(std::initializer_list<std::span<const T>> operands) const {
@@ -151,7 +151,8 @@ void StepBudget::lose_results() {
 
 void StepBudget::require_contents() {
     if (!computes_)
-        fail(Kind::memory, "an operation needs contents that could not be computed: ", report_.refusal);
+        fail(Kind::memory,
+             "[budget] an operation needs contents that could not be computed: ", report_.refusal);
 }
 
 /// A write that does not take place: the contents are another tensor's from here on.

@@ -46,7 +46,7 @@ void StepBudget::restore(Storage& storage) {
     if (house.slot < 0) {
         if (!held_by(storage))
             fail(Kind::store,
-                 "budget: the contents of a tensor could not be computed again after an error of ",
+                 "[budget] the contents of a tensor could not be computed again after an error of ",
                  "the spill file; load them from a checkpoint");
         recompute(storage.in_step.place);
         return;

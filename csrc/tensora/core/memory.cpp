@@ -59,8 +59,8 @@ struct Counts {
         const int64_t most = limit.load(std::memory_order_relaxed);
         if (most && now > most) [[unlikely]] {
             give(nbytes, role);
-            fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", now - nbytes, " held, limit ", most,
-                 "; the smallest limit that would do here is ", now, " bytes");
+            fail(Kind::memory, "[tensora] ", nbytes, " bytes asked for, ", now - nbytes, " held, limit ",
+                 most, "; the smallest limit that would do here is ", now, " bytes");
         }
     }
 
@@ -130,7 +130,7 @@ struct Allocator {
             block = static_cast<char*>(std::aligned_alloc(64, size_t(nbytes)));
         }
         if (!block)
-            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", counts.total() - nbytes,
+            fail(Kind::memory, "[tensora] the system has no ", nbytes, " bytes; ", counts.total() - nbytes,
                  " are held by tensors");
         return block;
     }
@@ -244,7 +244,7 @@ Device device_named(const std::string& name) {
     int index = 0;
     const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 8 &&
                           name.find_first_not_of("0123456789", 5) == std::string::npos;
-    require(numbered || name == "cuda", "tensora: no device '", name, "'; give 'cpu', 'cuda' or 'cuda:0'");
+    require(numbered || name == "cuda", "[tensora] no device '", name, "'; give 'cpu', 'cuda' or 'cuda:0'");
     if (numbered) index = std::stoi(name.substr(5));
     cuda::check_device(index);
     return {int8_t(index)};
@@ -291,7 +291,7 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
 
 Ref<Storage> Storage::allocate(int64_t nbytes) {
     if (nbytes > most_addressable) [[unlikely]]
-        fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, more than a process can address");
+        fail(Kind::memory, "[tensora] ", nbytes, " bytes asked for, more than a process can address");
     if (StepBudget::covers(current_device)) [[unlikely]]
         return allocate_in(*StepBudget::here(), nbytes);
     if (!current_device.is_cpu()) [[unlikely]]
@@ -325,7 +325,7 @@ char* Storage::take_on_device(Device device, int64_t counted, Role role) {
     its_counts.take(counted, role);
     try {
         if (char* const memory = cuda::take_memory(device.index, counted)) return memory;
-        fail(Kind::memory, "tensora: ", name_of(device), " has no ", counted, " bytes; tensors hold ",
+        fail(Kind::memory, "[tensora] ", name_of(device), " has no ", counted, " bytes; tensors hold ",
              its_counts.total() - counted, " of its ", cuda::properties(device.index).memory_bytes);
     } catch (...) {
         its_counts.give(counted, role);
@@ -346,7 +346,7 @@ Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
 /// What another stream does with the memory comes first.
 char* Storage::device_data() {
     if (device_.is_cpu())
-        fail(Kind::runtime, "tensora: a kernel for a CUDA device was given memory on the CPU");
+        fail(Kind::runtime, "[tensora] a kernel for a CUDA device was given memory on the CPU");
     if (house_ && !is_here()) [[unlikely]]
         house_->budget->reach(*this);
     void* const stream = cuda::current_stream(device_.index);
@@ -425,7 +425,7 @@ char* Storage::reach_data() const {
         return house_ && house_->small ? house_->small.get() : data_;
     }
     if (device_.is_cpu()) StepBudget::refuse_withheld();
-    fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),
+    fail(Kind::type, "[tensora] the elements of a tensor on ", name_of(device_),
          " are asked for on the CPU; copy it there with .to('cpu')");
 }
 
@@ -511,8 +511,8 @@ void reset_peak(Device device) { counts_of(device).note_peak(counts_of(device).t
 
 void set_memory_limit(int64_t nbytes, Device device) {
     const int64_t live = counts_of(device).total();
-    require(nbytes >= 0, "tensora: a limit of ", nbytes, " bytes; give a positive number, or 0 for none");
-    require(nbytes == 0 || nbytes >= live, "tensora: a limit of ", nbytes, " bytes, but tensors hold ", live,
+    require(nbytes >= 0, "[tensora] a limit of ", nbytes, " bytes; give a positive number, or 0 for none");
+    require(nbytes == 0 || nbytes >= live, "[tensora] a limit of ", nbytes, " bytes, but tensors hold ", live,
             "; give at least that much, or release some first");
     counts_of(device).limit = nbytes;
     // A device would have to finish all its work first.

@@ -31,11 +31,11 @@ std::vector<const Op*>::iterator place_of(const char* name) {
 void check(const Call& call) {
     const Op& op = call.op;
     if (op.arity >= 0 && int(call.in.size()) != op.arity)
-        fail(Kind::type, op.name, ": ", call.in.size(), " tensors given, ", op.arity, " needed");
+        fail(Kind::type, "[", op.name, "] ", call.in.size(), " tensors given, ", op.arity, " needed");
     if (op.types == any_type) return;
     for (const T& tensor : call.in)
         if (!is(tensor->dtype(), op.types))
-            fail(Kind::dtype, op.name, ": not defined for ", name_of(tensor->dtype()),
+            fail(Kind::dtype, "[", op.name, "] not defined for ", name_of(tensor->dtype()),
                  op.inexact_only()     ? "; convert with .to(float32)"
                  : op.types & booleans ? ""
                                        : "; convert with .to(int64) or .to(float32)");
@@ -72,7 +72,7 @@ const std::vector<const Op*>& table() { return entries(); }
 const Op& op_named(const char* name) {
     const auto place = place_of(name);
     if (place != entries().end() && std::strcmp((*place)->name, name) == 0) return **place;
-    fail(Kind::value, "tensora: no operation is called '", name, "'; tensora.ops() lists all");
+    fail(Kind::value, "[tensora] no operation is called '", name, "'; tensora.ops() lists all");
 }
 
 Cost cost_of(const Call& call) {
@@ -116,7 +116,7 @@ Device device_of(const Op& op, std::span<const T> inputs) {
         const Device device = tensor->device();
         if (device.is_cpu() || device == result) continue;
         if (!result.is_cpu())
-            fail(Kind::value, op.name, ": tensors on ", name_of(result), " and ", name_of(device),
+            fail(Kind::value, "[", op.name, "] tensors on ", name_of(result), " and ", name_of(device),
                  "; bring them to one device with .to()");
         result = device;
     }

@@ -67,7 +67,7 @@ bool is_recording() { return recording.load(std::memory_order_relaxed); }
 void begin_record() {
     const std::lock_guard lock(recorder().mutex);
     if (is_recording())
-        fail(Kind::runtime, "record: operations are recorded already; end that record before");
+        fail(Kind::runtime, "[record] operations are recorded already; end that record before");
     recorder().record = {};
     ++recorder().number;
     recording.store(true);
@@ -75,7 +75,7 @@ void begin_record() {
 
 Record end_record() {
     const std::lock_guard lock(recorder().mutex);
-    if (!is_recording()) fail(Kind::runtime, "record: nothing is recorded");
+    if (!is_recording()) fail(Kind::runtime, "[record] nothing is recorded");
     recording.store(false);
     Recorder& all = recorder();
     // Events after the last step belong to it.

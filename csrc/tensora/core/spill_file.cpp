@@ -21,7 +21,7 @@ void SpillFile::open() {
     const pid_t here = getpid();
     if (file_ >= 0 && process_ == here) return;
     if (file_ >= 0 && ranges_.used_bytes() > 0)
-        fail(Kind::runtime, "budget: ", ranges_.used_bytes(),
+        fail(Kind::runtime, "[budget] ", ranges_.used_bytes(),
              " bytes of this step are in the file of process ", process_,
              ", of which this one is a fork; go on there, or make a budget here");
     if (file_ >= 0) close(file_);
@@ -29,7 +29,7 @@ void SpillFile::open() {
     std::string name = folder_ + "/accelera-spill-XXXXXX";
     file_ = mkostemp(name.data(), O_CLOEXEC);
     if (file_ < 0)
-        fail(Kind::memory, "budget: no file for tensors that leave memory in ", folder_, " (",
+        fail(Kind::memory, "[budget] no file for tensors that leave memory in ", folder_, " (",
              std::strerror(errno), "); give another spill_dir");
     unlink(name.c_str());
 }
@@ -58,7 +58,7 @@ void SpillFile::conclude(int64_t slot) {
         fail(Kind::store, "[budget] a spilled tensor cannot be read back from ", folder_, ": ",
              std::strerror(job.error), "; its contents are still there: try again, or check the disk");
     forget(slot);
-    fail(Kind::memory, "budget: ", job.nbytes, " bytes cannot be written to ", folder_, " (",
+    fail(Kind::memory, "[budget] ", job.nbytes, " bytes cannot be written to ", folder_, " (",
          std::strerror(job.error), "); give a spill_dir with more room");
 }
 

@@ -19,7 +19,7 @@ Dims broadcast(const Dims& a, const Dims& b, const char* op) {
         int64_t& extent = result[i + skip];
         if (extent == shorter[i] || shorter[i] == 1) continue;
         if (extent != 1)
-            fail(Kind::shape, op, ": shapes ", a.words(), " and ", b.words(),
+            fail(Kind::shape, "[", op, "] shapes ", a.words(), " and ", b.words(),
                  " do not broadcast: ", a.size() >= b.size() ? extent : shorter[i], " and ",
                  a.size() >= b.size() ? shorter[i] : extent, " at axis ", i + skip,
                  "; each pair must be equal, or one of it 1");
@@ -32,9 +32,9 @@ T Tensor::empty(const Dims& shape, DType dtype) {
     int64_t size = size_of(dtype);
     for (int64_t extent : shape) {
         if (extent < 0)
-            fail(Kind::shape, "tensora: a shape of ", shape.words(), "; no extent may be negative");
+            fail(Kind::shape, "[tensora] a shape of ", shape.words(), "; no extent may be negative");
         if (__builtin_mul_overflow(size, std::max<int64_t>(extent, 1), &size))
-            fail(Kind::memory, "tensora: a tensor of shape ", shape.words(),
+            fail(Kind::memory, "[tensora] a tensor of shape ", shape.words(),
                  " has more bytes than a computer can address");
     }
     const int64_t nbytes = shape.contains(0) ? 0 : size;
@@ -130,7 +130,7 @@ Layout broadcast_layout(const Tensor& tensor, const Dims& shape, const char* op)
         else
             fits = tensor.shape()[i] == 1;
     }
-    require_shape(fits, op, ": a tensor of shape ", tensor.shape().words(), " does not broadcast to ",
+    require_shape(fits, "[", op, "] a tensor of shape ", tensor.shape().words(), " does not broadcast to ",
                   shape.words());
     return layout;
 }
@@ -167,7 +167,7 @@ std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape) {
 }
 
 void require_inside(const char* op, const Layout& layout, int64_t size) {
-    require_shape(layout.strides.size() == layout.shape.size(), op, ": ", layout.shape.size(),
+    require_shape(layout.strides.size() == layout.shape.size(), "[", op, "] ", layout.shape.size(),
                   " extents and ", layout.strides.size(), " strides; give one for each axis");
     layout.shape.product();  // may be refused
     if (layout.shape.contains(0)) return;
@@ -176,7 +176,7 @@ void require_inside(const char* op, const Layout& layout, int64_t size) {
         const __int128 reach = __int128(layout.strides[i]) * (layout.shape[i] - 1);
         (reach < 0 ? low : high) += reach;
     }
-    require_shape(low >= 0 && high < size, op, ": shape ", layout.shape.words(), " with strides ",
+    require_shape(low >= 0 && high < size, "[", op, "] shape ", layout.shape.words(), " with strides ",
                   layout.strides.words(), " and offset ", layout.offset, " reaches outside of the ", size,
                   " elements of the tensor");
 }
@@ -187,11 +187,11 @@ Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
     int64_t known = 1;
     bool overflows = false;
     for (int i = 0; i < shape.size(); ++i) {
-        require_shape(shape[i] >= -1, op, ": an extent of ", shape[i], " in ", shape.words());
+        require_shape(shape[i] >= -1, "[", op, "] an extent of ", shape[i], " in ", shape.words());
         if (shape[i] >= 0) {
             overflows |= __builtin_mul_overflow(known, shape[i], &known);
         } else {
-            require_shape(unknown < 0, op, ": -1 stands twice in ", shape.words(),
+            require_shape(unknown < 0, "[", op, "] -1 stands twice in ", shape.words(),
                           "; only one extent can follow from the others");
             unknown = i;
         }
@@ -201,9 +201,9 @@ Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
         result[unknown] = tensor.size() / known;
         known *= result[unknown];
     }
-    require_shape(known == tensor.size() && (unknown < 0 || result[unknown] >= 0), op, ": a tensor of shape ",
-                  tensor.shape().words(), " has ", tensor.size(), " elements, which the shape ",
-                  shape.words(), " does not hold");
+    require_shape(known == tensor.size() && (unknown < 0 || result[unknown] >= 0), "[", op,
+                  "] a tensor of shape ", tensor.shape().words(), " has ", tensor.size(),
+                  " elements, which the shape ", shape.words(), " does not hold");
     return result;
 }
 

@@ -16,7 +16,7 @@ DeviceMemory::DeviceMemory(int device, int64_t capacity) : device_(device), stre
     if (capacity == 0) return;
     base_ = take_memory(device, capacity);
     if (!base_)
-        fail(Kind::memory, "budget: cuda:", device, " has no ", capacity,
+        fail(Kind::memory, "[budget] cuda:", device, " has no ", capacity,
              " bytes for the tensors of a step; ", free_bytes(device).on_device, " are free");
 }
 
@@ -56,7 +56,7 @@ void HostStore::add_chunk(int64_t nbytes) {
     const bool pinned = memory;
     if (!memory) memory = static_cast<char*>(std::malloc(size_t(nbytes)));
     if (!memory)
-        fail(Kind::memory, "budget: the host has no ", nbytes, " bytes for what leaves cuda:", device_,
+        fail(Kind::memory, "[budget] the host has no ", nbytes, " bytes for what leaves cuda:", device_,
              "; give the step a larger budget, or the process more memory");
     chunks_.push_back({memory, pinned, AddressRanges(nbytes)});
 }

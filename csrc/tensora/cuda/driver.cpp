@@ -142,7 +142,7 @@ Driver& driver() {
     const char *name = nullptr, *words = nullptr;
     driver().cuGetErrorName(result, &name);
     driver().cuGetErrorString(result, &words);
-    fail(result == out_of_memory ? Kind::memory : Kind::runtime, "CUDA: ", what,
+    fail(result == out_of_memory ? Kind::memory : Kind::runtime, "[CUDA] ", what,
          " failed: ", name ? name : "unknown error", " (", words ? words : "no description", ")");
 }
 
@@ -247,9 +247,9 @@ int device_count() { return std::min(driver().devices, most_devices); }
 std::string absence() { return driver().absence; }
 
 void check_device(int device) {
-    require(device_count() > 0, "tensora: no CUDA device: ", absence(),
+    require(device_count() > 0, "[tensora] no CUDA device: ", absence(),
             "; use the device 'cpu', or ask cuda.is_available() before");
-    require(device >= 0 && device < device_count(), "tensora: no device 'cuda:", device, "'; there are ",
+    require(device >= 0 && device < device_count(), "[tensora] no device 'cuda:", device, "'; there are ",
             device_count(), ", counted from 0");
 }
 
@@ -419,7 +419,7 @@ void fill_bytes(int device, char* to, int value, int64_t nbytes) {
 
 Function load_function(int device, const std::string& code, const char* name) {
     if (Watch::is_capturing())
-        fail(Kind::runtime, "CUDA: ", name, " is not loaded before it goes to a graph");
+        fail(Kind::runtime, "[CUDA] ", name, " is not loaded before it goes to a graph");
     used(device);
     Module module = nullptr;
     Function function = nullptr;

@@ -31,7 +31,7 @@ struct Cublas {
         library = open_library({"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
         if (!library)
             fail(Kind::runtime,
-                 "tensora: cuBLAS (libcublas.so) is not found; install the CUDA toolkit, or pip install "
+                 "[tensora] cuBLAS (libcublas.so) is not found; install the CUDA toolkit, or pip install "
                  "nvidia-cublas");
         find(create, "cublasCreate_v2");
         find(set_stream, "cublasSetStream_v2");
@@ -46,14 +46,14 @@ struct Cublas {
     }
 
     static void check(int status, const char* what) {
-        if (status != 0) fail(Kind::runtime, "CUDA: ", what, " failed: cuBLAS's status ", status);
+        if (status != 0) fail(Kind::runtime, "[CUDA] ", what, " failed: cuBLAS's status ", status);
     }
 
   private:
     template <typename Pointer>
     void find(Pointer& pointer, const char* name) {
         pointer = reinterpret_cast<Pointer>(symbol(library, name));
-        if (!pointer) fail(Kind::runtime, "tensora: the cuBLAS that is installed has no ", name);
+        if (!pointer) fail(Kind::runtime, "[tensora] the cuBLAS that is installed has no ", name);
     }
 };
 
@@ -135,8 +135,8 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
     const int64_t rows = out.shape()[n - 2], columns = out.shape()[n - 1];
     const int64_t inner = a.tensor->shape().back();
     for (const int64_t extent : {rows, columns, inner, batch, a.leading, b.leading})
-        require_shape(extent <= INT32_MAX, "matmul: an extent of ", extent, " on a CUDA device; the most is ",
-                      INT32_MAX);
+        require_shape(extent <= INT32_MAX, "[matmul] an extent of ", extent,
+                      " on a CUDA device; the most is ", INT32_MAX);
     const DType dtype = out.dtype();
     const double one[] = {1, 0}, none[] = {0, 0};
     const float one_float[] = {1, 0}, none_float[] = {0, 0};

@@ -247,7 +247,7 @@ void check_classes(const Call& call) {
     const int64_t* const at = target->data<int64_t>();
     for (int64_t i = 0; i < target->size(); ++i)
         if ((at[i] < 0 || at[i] >= classes) && at[i] != ignored)
-            fail(Kind::index, "cross_entropy: class ", at[i], " at ", i, " of ", classes,
+            fail(Kind::index, "[cross_entropy] class ", at[i], " at ", i, " of ", classes,
                  " classes; give one from 0 to ", classes - 1, ", or ignore_index=", ignored);
 }
 

@@ -29,7 +29,7 @@ Capture::Capture(const std::vector<T>& arguments)
 int32_t Capture::add_buffer(CapturedBuffer buffer, Device device) {
     Device& known = program_->device;
     if (!device.is_cpu() && !known.is_cpu() && !(device == known))
-        fail(Kind::not_implemented, "jit: the function computes on ", name_of(known), " and ",
+        fail(Kind::not_implemented, "[jit] the function computes on ", name_of(known), " and ",
              name_of(device), "; a captured function uses one CUDA device: capture one for each");
     if (!device.is_cpu()) known = device;
     buffer.device = device;
@@ -195,7 +195,7 @@ void Capture::refuse_read(const Tensor& tensor, const char* what) {
     const bool changed = size_t(captured.place) < written_.size() && written_[size_t(captured.place)];
     if (kind == Memory::outside && !changed) return note_read(tensor);
     if (kind != Memory::argument && kind != Memory::computed && kind != Memory::gradient && !changed) return;
-    fail(Kind::runtime, "jit: ", what, " needs elements of a tensor of shape ", tensor.shape().words(),
+    fail(Kind::runtime, "[jit] ", what, " needs elements of a tensor of shape ", tensor.shape().words(),
          " that each call computes anew; let the function return the tensor, and do this outside of it");
 }
 

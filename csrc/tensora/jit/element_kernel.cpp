@@ -54,14 +54,14 @@ ElementKernel::Body ElementKernel::translated(const CapturedProgram& program) co
                 new Tensor(buffer.tensor->storage(), {{}, {}, layout.offset}, operand.dtype));
             return {-1, op().arity + int(body.constants.size()) - 1};
         }
-        fail(Kind::type, "kernel ", name(),
-             ": a tensor from outside, or elements at other places, are read; a "
+        fail(Kind::type, "[kernel ", name(),
+             "] a tensor from outside, or elements at other places, are read; a "
              "kernel computes with the elements that it is given: make the tensor an argument");
     };
     for (const CapturedStep& step : program.steps) {
         const ElementFormula formula = formula_of(step, true);
         if (!formula.loop)
-            fail(Kind::type, "kernel ", name(), ": ", step.op->name,
+            fail(Kind::type, "[kernel ", name(), "] ", step.op->name,
                  " is no operation on single elements; a kernel is made of elementwise functions and "
                  "ts.where");
         std::vector<FusedLoop::Source> sources;

@@ -351,7 +351,7 @@ void Replay::check_unchanged() const {
             const bool later = one.kind == Memory::argument && size_t(one.argument) >= arguments_.size();
             if (later || first_part_[buffer] == part_ || seen_storage(buffer)->version() == versions_[buffer])
                 continue;
-            fail(Kind::runtime, "jit: a tensor of shape ", input.layout.shape.words(),
+            fail(Kind::runtime, "[jit] a tensor of shape ", input.layout.shape.words(),
                  " that the backward pass reads was written in place since the function ran; write to it "
                  "after "
                  "the backward pass");

@@ -57,7 +57,7 @@ class Translation {
             return;
         }
         if (buffer.kind != Memory::argument && buffer.kind != Memory::constant)
-            fail(Kind::type, "kernel ", name_, ": a tensor from outside is read; make it an argument");
+            fail(Kind::type, "[kernel ", name_, "] a tensor from outside is read; make it an argument");
         body_.places.push_back({buffer.kind, buffer.argument, buffer.tensor});
     }
 
@@ -78,7 +78,7 @@ class Translation {
         one.reducer = nullptr;
         one.n = made.layout.shape.product();
         if (!one.loop || made.layout.shape.size() > 1)
-            fail(Kind::type, "kernel ", name_, ": ", step.op->name, " of shape ", made.layout.shape.words(),
+            fail(Kind::type, "[kernel ", name_, "] ", step.op->name, " of shape ", made.layout.shape.words(),
                  " is no operation on a row; a tile is computed by elementwise functions, ts.where, and sum, "
                  "prod, max, min, any and all of a row");
         const bool selects = !step.op->loops && step.inputs.size() == 3;
@@ -112,7 +112,7 @@ class Translation {
         const CapturedOperand& result = program_.results[size_t(i)].value;
         const Dims& shape = result.layout.shape;
         if (!(shape == Dims{}) && !(shape == Dims{body_.length}))
-            fail(Kind::type, "kernel ", name_, ": a result of shape ", shape.words(), " for a row of ",
+            fail(Kind::type, "[kernel ", name_, "] a result of shape ", shape.words(), " for a row of ",
                  body_.length, " elements; return a row as long as the inputs', or one element");
         body_.results.push_back({shape, result.dtype});
         body_.places.push_back({Memory::outside, i});

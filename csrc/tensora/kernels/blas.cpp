@@ -44,7 +44,7 @@ template <typename Function>
 void find(Function& function, const char* name) {
     void* found = dlsym(library.handle, (std::string("scipy_") + name).c_str());
     if (!found) found = dlsym(library.handle, name);
-    if (!found) fail(Kind::runtime, "tensora: the OpenBLAS that was loaded has no ", name);
+    if (!found) fail(Kind::runtime, "[tensora] the OpenBLAS that was loaded has no ", name);
     function = reinterpret_cast<Function>(found);
 }
 
@@ -223,7 +223,7 @@ void Rows::compute_on_threads() const {
 
 void load_blas(const char* path) {
     library.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library.handle) fail(Kind::runtime, "tensora: OpenBLAS cannot be loaded: ", dlerror());
+    if (!library.handle) fail(Kind::runtime, "[tensora] OpenBLAS cannot be loaded: ", dlerror());
     find(library.sgemm, "cblas_sgemm");
     find(library.dgemm, "cblas_dgemm");
     find(library.cgemm, "cblas_cgemm");
@@ -296,7 +296,7 @@ bool InterruptibleBlas::is_given_up() {
 void InterruptibleBlas::finish() {
     if (!given_up_) return;
     check_interrupt();
-    fail(Kind::runtime, "linalg: a call of LAPACK was given up after an interrupt that no handler raised");
+    fail(Kind::runtime, "[linalg] a call of LAPACK was given up after an interrupt that no handler raised");
 }
 
 void* blas_function(const char* name) {
@@ -316,10 +316,10 @@ int64_t panel_rows(DType dtype, int64_t rows, int64_t inner, int64_t columns) {
 }
 
 void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, const ProductRows& work) {
-    if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
+    if (!library.handle) fail(Kind::runtime, "[tensora] no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent :
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
-        require_shape(extent <= INT32_MAX, "matmul: an extent or stride of ", extent,
+        require_shape(extent <= INT32_MAX, "[matmul] an extent or stride of ", extent,
                       "; OpenBLAS takes at most ", INT32_MAX);
     const double flops = 2.0 * double(a.columns) * double(a.rows) * double(b.columns);
     const BlasOnOneThread one_thread;

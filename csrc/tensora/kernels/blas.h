@@ -165,7 +165,7 @@ void visit_lapack(DType dtype, Function&& function) {
 template <typename E>
 int workspace(E answer) {
     const double size = double(std::real(answer)) * (1 + 1e-6) + 1;
-    require(size < double(INT32_MAX), "linalg: the matrix is too large for LAPACK, which would need ", size,
+    require(size < double(INT32_MAX), "[linalg] the matrix is too large for LAPACK, which would need ", size,
             " elements of workspace");
     return int(size);
 }
@@ -186,16 +186,16 @@ inline Dims with_axes(Dims batch, std::initializer_list<int64_t> axes) {
 }
 
 inline void check_matrix(const char* op, const Tensor& x) {
-    require_shape(x.dims() >= 2, op, ": shape ", x.shape().words(),
+    require_shape(x.dims() >= 2, "[", op, "] shape ", x.shape().words(),
                   "; a matrix or a batch of them is needed, with two axes at least");
     for (int axis = x.dims() - 2; axis < x.dims(); ++axis)
-        require_shape(x.shape()[axis] <= INT32_MAX, op, ": shape ", x.shape().words(),
+        require_shape(x.shape()[axis] <= INT32_MAX, "[", op, "] shape ", x.shape().words(),
                       "; LAPACK takes at most ", INT32_MAX, " rows or columns");
 }
 
 inline void check_square(const char* op, const Tensor& x) {
     check_matrix(op, x);
-    require_shape(rows_of(x) == columns_of(x), op, ": shape ", x.shape().words(),
+    require_shape(rows_of(x) == columns_of(x), "[", op, "] shape ", x.shape().words(),
                   "; square matrices are needed, with as many rows as columns");
 }
 
@@ -231,11 +231,11 @@ Failure each_matrix(const Call& call, int64_t n, double flops, Body body) {
     return {};
 }
 
-/// "cholesky: the matrix", or "cholesky: matrix 3 of the batch".
+/// "[cholesky] the matrix", or "[cholesky] matrix 3 of the batch".
 inline std::string which(const Call& call, const Failure& failure) {
     const bool batch = call.input().dims() > 2;
-    return batch ? text(call.op.name, ": matrix ", failure.matrix, " of the batch")
-                 : text(call.op.name, ": the matrix");
+    return batch ? text("[", call.op.name, "] matrix ", failure.matrix, " of the batch")
+                 : text("[", call.op.name, "] the matrix");
 }
 
 inline void raise_singular(const Call& call, const Failure& failure) {

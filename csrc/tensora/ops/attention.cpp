@@ -436,13 +436,13 @@ void check_inputs(const Call& call, int mask) {
     for (const T& x : call.in)
         if (x->dtype() != call.input().dtype() &&
             !(x->dtype() == DType::f32 && is(call.input().dtype(), halves)))
-            fail(Kind::dtype, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
+            fail(Kind::dtype, "[", call.op.name, "] types ", name_of(call.input().dtype()), " and ",
                  name_of(x->dtype()), "; convert one with .to()");
-    require_shape(q.size() == 4 && k.size() == 4 && v.size() == 4, call.op.name, ": shapes ", q.words(), ", ",
-                  k.words(), " and ", v.words(), "; give (batch, heads, length, width)");
+    require_shape(q.size() == 4 && k.size() == 4 && v.size() == 4, "[", call.op.name, "] shapes ", q.words(),
+                  ", ", k.words(), " and ", v.words(), "; give (batch, heads, length, width)");
     require(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3] && k[1] > 0 &&
                 q[1] % k[1] == 0,
-            call.op.name, ": query ", q.words(), ", key ", k.words(), " and value ", v.words(),
+            "[", call.op.name, "] query ", q.words(), ", key ", k.words(), " and value ", v.words(),
             " do not fit");
     if (int(call.in.size()) > mask)
         broadcast_layout(call.input(mask), {q[0], q[1], q[2], k[2]}, call.op.name);

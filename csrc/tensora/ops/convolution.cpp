@@ -315,7 +315,7 @@ Dims output_extents(const char* op, const Dims& in, const Dims& kernel, const Pa
     Dims result;
     for (int i = 0; i < in.size(); ++i) {
         const int64_t padded = in[i] + 2 * params.b[i], wide = reach(kernel[i], params.c[i]);
-        require_shape(kernel[i] > 0 && padded >= wide, op, ": a kernel that reaches over ", wide,
+        require_shape(kernel[i] > 0 && padded >= wide, "[", op, "] a kernel that reaches over ", wide,
                       " elements, and ", padded, " of the input with padding, in extent ", i, " of ",
                       in.words(), "; enlarge the padding");
         result.push_back((padded - wide) / params.a[i] + 1);
@@ -324,7 +324,7 @@ Dims output_extents(const char* op, const Dims& in, const Dims& kernel, const Pa
 }
 
 void check_channels(const char* op, int64_t in, int64_t out, const Dims& weight, int64_t groups) {
-    require_shape(groups > 0 && out % groups == 0 && in == weight[1] * groups, op, ": ", in,
+    require_shape(groups > 0 && out % groups == 0 && in == weight[1] * groups, "[", op, "] ", in,
                   " input channels and ", out, " output channels in ", groups,
                   " groups do not fit a weight of shape ", weight.words(),
                   "; it is (output channels, input channels / groups, extents...)");
@@ -335,7 +335,7 @@ void conv_rule(Call& call) {
     check_types(call);
     check_channels("conv", x[1], weight[0], weight, call.params.mode);
     if (call.in.size() == 3)
-        require_shape(call.input(2).shape() == Dims{weight[0]}, "conv: a bias of shape ",
+        require_shape(call.input(2).shape() == Dims{weight[0]}, "[conv] a bias of shape ",
                       call.input(2).shape().words(), " for ", weight[0], " output channels");
     call.make(image_shape(x[0], weight[0], output_extents("conv", extents(x), extents(weight), call.params)),
               call.input().dtype());
@@ -395,7 +395,7 @@ void conv_input_rule(Call& call) {
     const int64_t channels = weight[1] * call.params.mode;
     check_channels("conv_input", channels, y[1], weight, call.params.mode);
     require_shape(output_extents("conv_input", in, extents(weight), call.params) == extents(y),
-                  "conv_input: extents ", extents(y).words(), " are not those of a convolution of ",
+                  "[conv_input] extents ", extents(y).words(), " are not those of a convolution of ",
                   in.words());
     call.make(image_shape(y[0], channels, in), call.input().dtype());
 }
@@ -432,7 +432,7 @@ void conv_weight_rule(Call& call) {
     check_channels("conv_weight", x[1], y[1], weight, call.params.mode);
     require_shape(
         x[0] == y[0] && output_extents("conv_weight", extents(x), extents(weight), call.params) == extents(y),
-        "conv_weight: shapes ", x.words(), " and ", y.words(), " are not those of a convolution with ",
+        "[conv_weight] shapes ", x.words(), " and ", y.words(), " are not those of a convolution with ",
         weight.words());
     call.make(weight, call.input().dtype());
 }
@@ -480,16 +480,16 @@ T weight_gradient(const T& x, const T& y, const Params& params, const Dims& exte
 
 Params checked(const char* op, const T& x, const T& weight, const Windows& windows, int64_t groups) {
     const int n = windows.stride.size();
-    require_shape(x->dims() == n + 2 && weight->dims() == n + 2, op, ": shapes ", x->shape().words(), " and ",
-                  weight->shape().words(), "; for ", n, " extents both need ", n + 2, " axes");
-    require(windows.padding.size() == n && windows.dilation.size() == n, op, ": ", n, " strides, ",
+    require_shape(x->dims() == n + 2 && weight->dims() == n + 2, "[", op, "] shapes ", x->shape().words(),
+                  " and ", weight->shape().words(), "; for ", n, " extents both need ", n + 2, " axes");
+    require(windows.padding.size() == n && windows.dilation.size() == n, "[", op, "] ", n, " strides, ",
             windows.padding.size(), " paddings and ", windows.dilation.size(), " dilations");
     for (int i = 0; i < n; ++i)
-        require(windows.stride[i] > 0 && windows.dilation[i] > 0 && windows.padding[i] >= 0, op, ": stride ",
-                windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
+        require(windows.stride[i] > 0 && windows.dilation[i] > 0 && windows.padding[i] >= 0, "[", op,
+                "] stride ", windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
                 windows.padding.words(), "; strides and dilations are at least 1, padding at least 0");
     check_sizes(op, windows);
-    require(groups > 0 && groups <= INT32_MAX, op, ": ", groups,
+    require(groups > 0 && groups <= INT32_MAX, "[", op, "] ", groups,
             " groups; give at least 1 and at most one for each channel");
     Params params;
     params.a = windows.stride;

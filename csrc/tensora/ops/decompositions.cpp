@@ -91,7 +91,7 @@ const Op& qr_op =
                [](Backward& c) {
                    const int64_t m = c.shape()[c.shape().size() - 2], n = c.shape().back();
                    if (c.params().flag && m > n)
-                       fail(Kind::runtime, "backward of 'qr': with mode='complete' the last ", m - n,
+                       fail(Kind::runtime, "[backward of 'qr'] with mode='complete' the last ", m - n,
                             " columns of Q are not determined by a matrix of shape ", c.shape().words(),
                             ", so they have no gradient; use mode='reduced'");
                    c.give(0, [&] {
@@ -206,7 +206,7 @@ T svd_gradient(Backward& c) {
     if (c.params().flag && m != n &&
         !(vanishes(narrowed(c.grad(0), -1, k, m - k)) && vanishes(narrowed(c.grad(2), -2, k, n - k))))
         fail(Kind::runtime,
-             "backward of 'svd': with full_matrices=True the last singular vectors are not determined by a "
+             "[backward of 'svd'] with full_matrices=True the last singular vectors are not determined by a "
              "matrix of shape ",
              c.shape().words(), ", so they have no gradient; use full_matrices=False");
     const T gu = narrowed(c.grad(0), -1, 0, k), gvh = narrowed(c.grad(2), -2, 0, k);

@@ -27,7 +27,7 @@ DType common_type(const Call& call) {
 
 DType default_float() { return float_of_integers.load(std::memory_order_relaxed); }
 void set_default_float(DType dtype) {
-    require(is(dtype, floats), "set_default_dtype: ", name_of(dtype), "; give a real floating-point type");
+    require(is(dtype, floats), "[set_default_dtype] ", name_of(dtype), "; give a real floating-point type");
     float_of_integers.store(dtype);
 }
 
@@ -38,7 +38,7 @@ DType loop_type(const Call& call) {
     if (is(dtype, integers | booleans) && !call.op.loops->of[int(DType::i64)].loop &&
         call.op.loops->of[int(DType::f32)].loop)
         return wider;
-    fail(Kind::dtype, call.op.name, ": not defined for ", name_of(dtype));
+    fail(Kind::dtype, "[", call.op.name, "] not defined for ", name_of(dtype));
 }
 
 void elementwise_rule(Call& call) {
@@ -194,7 +194,7 @@ T over(const T& y, const T& x, double limit) {
 T sinc_slope(const T& x) { return over(cos(x * M_PI) - unary("sinc", x), x, 0); }
 T unknown(Backward& c, int i) {
     fail(Kind::runtime,
-         "backward of 'zeta': its derivative in the first argument is not known here; detach() it");
+         "[backward of 'zeta'] its derivative in the first argument is not known here; detach() it");
     return zeros(c.shape(i), c.dtype(i));
 }
 
@@ -497,7 +497,7 @@ const Op& addcmul_op = entry(
 
 void where_rule(Call& call) {
     if (call.input(0).dtype() != DType::bool_)
-        fail(Kind::dtype, "where: the condition has type ", name_of(call.input(0).dtype()),
+        fail(Kind::dtype, "[where] the condition has type ", name_of(call.input(0).dtype()),
              "; give a bool tensor, as x > 0 makes one");
     const Dims values = broadcast(call.input(1).shape(), call.input(2).shape(), "where");
     call.make(broadcast(call.input(0).shape(), values, "where"),

@@ -31,7 +31,7 @@ void fill_output(Call& call, Function&& fill) {
 inline void check_types(const Call& call) {
     for (const T& x : call.in)
         if (x->dtype() != call.input().dtype())
-            fail(Kind::dtype, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
+            fail(Kind::dtype, "[", call.op.name, "] types ", name_of(call.input().dtype()), " and ",
                  name_of(x->dtype()), "; convert one with .to()");
 }
 
@@ -41,8 +41,8 @@ inline void check_sizes(const char* op, const Windows& windows) {
     for (int i = 0; i < windows.stride.size(); ++i)
         require(
             windows.stride[i] <= largest && windows.dilation[i] <= largest && windows.padding[i] <= largest,
-            op, ": stride ", windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
-            windows.padding.words(), "; give at most ", largest, " each");
+            "[", op, "] stride ", windows.stride.words(), ", dilation ", windows.dilation.words(),
+            ", padding ", windows.padding.words(), "; give at most ", largest, " each");
 }
 
 inline Dims extents(const Dims& shape) { return Dims(shape.begin() + 2, shape.size() - 2); }

@@ -20,7 +20,7 @@ int64_t read_once(const int64_t* place) { return __atomic_load_n(place, __ATOMIC
 /// The place counted from the front; raises if it is out of range.
 int64_t wrapped(int64_t place, int64_t extent, const char* op) {
     if (place < -extent || place >= extent)
-        fail(Kind::index, op, ": index ", place, " of an axis with ", extent, " elements");
+        fail(Kind::index, "[", op, "] index ", place, " of an axis with ", extent, " elements");
     return place < 0 ? place + extent : place;
 }
 
@@ -45,7 +45,7 @@ class CheckedPlaces {
 
   private:
     [[noreturn]] void refuse(int64_t place) const {
-        fail(Kind::index, op_, ": index ", place, " of an axis with ", extent_,
+        fail(Kind::index, "[", op_, "] index ", place, " of an axis with ", extent_,
              " elements. The memory of the index was changed after the index was checked; pass a copy");
     }
 
@@ -102,7 +102,7 @@ T recorded_index(const T& index, std::initializer_list<T> readers) {
 T checked_index(const T& given, int64_t extent, const char* op, std::initializer_list<T> readers) {
     const bool keeps = is_any_recorded(readers);
     if (!is(given->dtype(), integers))
-        fail(Kind::index, op, ": an index of type ", name_of(given->dtype()),
+        fail(Kind::index, "[", op, "] an index of type ", name_of(given->dtype()),
              "; give integers or a bool mask");
     const GradMode off(false);
     if (!given->device().is_cpu())
@@ -344,8 +344,8 @@ void walk_along(const char* op, const Dims& shape, const T& index, int axis, Eac
 void along_rule(const char* op, const Dims& shape, const Dims& index, int axis) {
     bool fits = shape.size() == index.size();
     for (int i = 0; i < shape.size() && fits; ++i) fits = i == axis || index[i] <= shape[i];
-    require_shape(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(),
-                  "; extents but that of axis ", axis, " must not be larger");
+    require_shape(fits, "[", op, "] an index of shape ", index.words(), " for a tensor of shape ",
+                  shape.words(), "; extents but that of axis ", axis, " must not be larger");
 }
 
 void take_along_kernel(Call& call) {
@@ -387,7 +387,7 @@ const Op& scatter_add_op =
                [](Call& call) {
                    along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
                    require_shape(call.input(1).shape() == call.input(2).shape(),
-                                 "scatter_add: an index of shape ", call.input(1).shape().words(),
+                                 "[scatter_add] an index of shape ", call.input(1).shape().words(),
                                  " and values of shape ", call.input(2).shape().words());
                    call.make(call.input(0).shape(), call.input(0).dtype());
                },
@@ -486,7 +486,7 @@ const Op& scatter_reduce_op = enter(
          [](Call& call) {
              along_rule("scatter_reduce", call.input(0).shape(), call.input(1).shape(), call.params.mode);
              require_shape(call.input(1).shape() == call.input(2).shape(),
-                           "scatter_reduce: an index of shape ", call.input(1).shape().words(),
+                           "[scatter_reduce] an index of shape ", call.input(1).shape().words(),
                            " and values of shape ", call.input(2).shape().words());
              call.make(call.input(0).shape(), call.input(0).dtype());
          },
@@ -552,7 +552,7 @@ std::vector<T> nonzero(const T& x) {
         }
         ++k;
     }
-    require(k == n, "nonzero: ", n, " elements were not zero, then ", k,
+    require(k == n, "[nonzero] ", n, " elements were not zero, then ", k,
             ". Another library writes to the memory of the tensor; pass a copy");
     for (T& places : result) places = to_device(places, x->device());
     return result;
@@ -687,7 +687,7 @@ void check_type(DType from, DType to, const char* op) {
         return is(dtype, complexes) ? 3 : is(dtype, floats) ? 2 : is(dtype, integers) ? 1 : 0;
     };
     if (rank(from) > rank(to))
-        fail(Kind::dtype, op, ": a result of type ", name_of(from), " does not fit elements of type ",
+        fail(Kind::dtype, "[", op, "] a result of type ", name_of(from), " does not fit elements of type ",
              name_of(to), "; write to a new tensor");
 }
 
@@ -709,8 +709,9 @@ void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
         if (tracked && (op.saves & (in0 << i)) && kept[i]->storage() == target->storage())
             kept[i] = copy(kept[i]);
     const T value = apply(op, kept, no_params);
-    require_shape(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(),
-                  " cannot be written to a tensor of shape ", target->shape().words());
+    require_shape(value->shape() == target->shape(), "[", op.name, "] a result of shape ",
+                  value->shape().words(), " cannot be written to a tensor of shape ",
+                  target->shape().words());
     check_type(value->dtype(), target->dtype(), op.name);
     write_in_place(target, value, op.name);
 }

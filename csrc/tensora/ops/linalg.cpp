@@ -91,7 +91,7 @@ void solve_rule(Call& call) {
     const Tensor &a = call.input(0), &b = call.input(1);
     check_square(call.op.name, a);
     check_matrix(call.op.name, b);
-    require_shape(rows_of(a) == rows_of(b), call.op.name, ": matrices of shape ", a.shape().words(),
+    require_shape(rows_of(a) == rows_of(b), "[", call.op.name, "] matrices of shape ", a.shape().words(),
                   " and right-hand sides of shape ", b.shape().words(), "; these need ", rows_of(a), " rows");
     call.make(b.shape(), promote(a.dtype(), b.dtype()));
 }

@@ -31,8 +31,8 @@ void softmax_kernel(Call& call) {
 void same_rule(Call& call) {
     for (const T& x : call.in)
         require_shape(
-            x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0,
-            call.op.name, ": tensors of shapes ", call.input().shape().words(), " and ", x->shape().words(),
+            x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0, "[",
+            call.op.name, "] tensors of shapes ", call.input().shape().words(), " and ", x->shape().words(),
             "; give one shape and type, with at least one axis");
     call.make(call.input().shape(), call.input().dtype());
 }
@@ -144,15 +144,15 @@ struct Operands {
 void check(const Call& call, size_t logits, size_t targets, size_t weights) {
     const Tensor &x = *call.in[logits], &target = *call.in[targets];
     if (!is(x.dtype(), floats))
-        fail(Kind::dtype, "cross_entropy: logits of type ", name_of(x.dtype()),
+        fail(Kind::dtype, "[cross_entropy] logits of type ", name_of(x.dtype()),
              "; convert with .to(float32)");
     if (target.dtype() != DType::i64)
-        fail(Kind::dtype, "cross_entropy: class indices of type ", name_of(target.dtype()), "; give int64");
+        fail(Kind::dtype, "[cross_entropy] class indices of type ", name_of(target.dtype()), "; give int64");
     require_shape(x.dims() == 2 && target.dims() == 1 && target.shape()[0] == x.shape()[0],
-                  "cross_entropy: class indices of shape ", target.shape().words(), " for logits of shape ",
+                  "[cross_entropy] class indices of shape ", target.shape().words(), " for logits of shape ",
                   x.shape().words());
     if (call.in.size() > weights)
-        require_shape(call.in[weights]->shape() == Dims{x.shape()[1]}, "cross_entropy: weights of shape ",
+        require_shape(call.in[weights]->shape() == Dims{x.shape()[1]}, "[cross_entropy] weights of shape ",
                       call.in[weights]->shape().words(), " for ", x.shape()[1], " classes");
 }
 
@@ -161,7 +161,7 @@ void check_classes(const Operands& given, int64_t ignored) {
     const int64_t* const target = given.target->data<int64_t>();
     for (int64_t i = 0; i < given.target->size(); ++i)
         if ((target[i] < 0 || target[i] >= classes) && target[i] != ignored)
-            fail(Kind::index, "cross_entropy: class ", target[i], " at ", i, " of ", classes,
+            fail(Kind::index, "[cross_entropy] class ", target[i], " at ", i, " of ", classes,
                  " classes; give one from 0 to ", classes - 1, ", or ignore_index=", ignored);
 }
 

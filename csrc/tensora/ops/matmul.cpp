@@ -14,7 +14,7 @@ namespace {
 
 void matmul_rule(Call& call) {
     const Dims &a = call.input(0).shape(), &b = call.input(1).shape();
-    require_shape(a.back() == b[b.size() - 2], "matmul: shapes ", a, " and ", b, " do not match: ", a.back(),
+    require_shape(a.back() == b[b.size() - 2], "[matmul] shapes ", a, " and ", b, " do not match: ", a.back(),
                   " columns and ", b[b.size() - 2], " rows");
     Dims shape = broadcast(batch_of(a), batch_of(b), "matmul");
     shape.push_back(a[a.size() - 2]);
@@ -152,11 +152,11 @@ const Op& matmul_op = enter({.name = "matmul",
 void linear_rule(Call& call) {
     const Tensor &x = call.input(0), &weight = call.input(1);
     require_shape(weight.dims() == 2 && x.dims() > 0 && x.shape().back() == weight.shape()[1],
-                  "linear: a weight of shape ", weight.shape().words(), " for an input of shape ",
+                  "[linear] a weight of shape ", weight.shape().words(), " for an input of shape ",
                   x.shape().words(), "; give (out_features, in_features) and (..., in_features)");
     DType dtype = promote(x.dtype(), weight.dtype());
     if (call.in.size() > 2) {
-        require_shape(call.input(2).shape() == Dims{weight.shape()[0]}, "linear: a bias of shape ",
+        require_shape(call.input(2).shape() == Dims{weight.shape()[0]}, "[linear] a bias of shape ",
                       call.input(2).shape().words(), " for ", weight.shape()[0], " output features");
         dtype = promote(dtype, call.input(2).dtype());
     }
@@ -219,7 +219,7 @@ T linear(const T& x, const T& weight, const T& bias) {
 }
 
 T matmul(const T& a, const T& b) {
-    require(a->dims() > 0 && b->dims() > 0, "matmul: a 0-d tensor; multiply it with *");
+    require(a->dims() > 0 && b->dims() > 0, "[matmul] a 0-d tensor; multiply it with *");
     const T x = a->dims() == 1 ? unsqueeze(a, 0) : a;
     const T y = b->dims() == 1 ? unsqueeze(b, -1) : b;
     T result = run(matmul_op, no_params, x, y);

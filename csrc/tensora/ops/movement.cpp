@@ -148,7 +148,7 @@ const Op& concat_op =
            .arity = -1,
            .rule =
                [](Call& call) {
-                   require(!call.in.empty(), "concat: no tensors given");
+                   require(!call.in.empty(), "[concat] no tensors given");
                    const int axis = call.params.mode;
                    Dims shape = call.in[0]->shape();
                    DType dtype = call.in[0]->dtype();
@@ -158,7 +158,7 @@ const Op& concat_op =
                        bool fits = part.dims() == shape.size();
                        for (int k = 0; k < shape.size() && fits; ++k)
                            fits = k == axis || part.shape()[k] == shape[k];
-                       require_shape(fits, "concat: part ", i, " has shape ", part.shape().words(),
+                       require_shape(fits, "[concat] part ", i, " has shape ", part.shape().words(),
                                      ", part 0 ", call.in[0]->shape().words(),
                                      "; all extents but that of axis ", axis, " must be equal");
                        shape[axis] += part.shape()[axis];
@@ -220,7 +220,7 @@ T reshape(const T& x, const Dims& wanted) {
 T expand(const T& x, const Dims& shape) { return shape == x->shape() ? x : run(expand_op, with(shape), x); }
 
 T permute(const T& x, const Dims& order) {
-    require_shape(order.size() == x->dims(), "permute: ", order.size(), " axes in ", order.words(),
+    require_shape(order.size() == x->dims(), "[permute] ", order.size(), " axes in ", order.words(),
                   " for a tensor with ", x->dims());
     return run(permute_op, with(axes_of(order, x->dims(), "permute")), x);
 }
@@ -243,7 +243,7 @@ T unsqueeze(const T& x, int axis) {
 T squeeze(const T& x, int axis) {
     Dims shape = x->shape();
     const int at = axis_of(axis, x->dims(), "squeeze");
-    require_shape(shape[at] == 1, "squeeze: axis ", axis, " of ", shape.words(),
+    require_shape(shape[at] == 1, "[squeeze] axis ", axis, " of ", shape.words(),
                   " has more than one element");
     shape.erase(at);
     return reshape(x, shape);
@@ -267,7 +267,7 @@ T unslice(const T& x, const Dims& shape, const Dims& start, const Dims& step) {
 T flip(const T& x, const Dims& axes) { return run(flip_op, with(axes_of(axes, x->dims(), "flip")), x); }
 
 T concat(const std::vector<T>& parts, int axis) {
-    require(!parts.empty(), "concat: no tensors given");
+    require(!parts.empty(), "[concat] no tensors given");
     Params params;
     params.mode = axis_of(axis, parts[0]->dims(), "concat");
     return apply(concat_op, parts, params);

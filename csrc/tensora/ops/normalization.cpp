@@ -35,10 +35,10 @@ void check_normalized(const Call& call, const Tensor& x, size_t first_weight) {
     const Dims& wanted = call.params.a;
     const int skip = x.dims() - wanted.size();
     require_shape(!wanted.empty() && skip >= 0 && Dims(x.shape().begin() + skip, wanted.size()) == wanted,
-                  call.op.name, ": a normalized shape of ", wanted.words(), " for a tensor of shape ",
+                  "[", call.op.name, "] a normalized shape of ", wanted.words(), " for a tensor of shape ",
                   x.shape().words(), "; give the extents of its last axes");
     for (size_t i = first_weight; i < call.in.size(); ++i)
-        require_shape(call.in[i]->shape() == wanted, call.op.name, ": a weight or bias of shape ",
+        require_shape(call.in[i]->shape() == wanted, "[", call.op.name, "] a weight or bias of shape ",
                       call.in[i]->shape().words(), " for a normalized shape of ", wanted.words());
 }
 
@@ -230,12 +230,13 @@ ChannelNormJob channel_job(const Call& call, const T& x, const T& weight, const 
 
 void check_channels(const Call& call, const Tensor& x, size_t first_weight) {
     const int64_t groups = call.params.b[0];
-    require_shape(x.dims() >= 2 && groups >= 0 && (groups == 0 || x.shape()[1] % groups == 0), call.op.name,
-                  ": ", groups, " groups for a tensor of shape ", x.shape().words(),
+    require_shape(x.dims() >= 2 && groups >= 0 && (groups == 0 || x.shape()[1] % groups == 0), "[",
+                  call.op.name, "] ", groups, " groups for a tensor of shape ", x.shape().words(),
                   "; give (N, C, ...) and a divisor of C");
     for (size_t i = first_weight; i < call.in.size(); ++i)
-        require_shape(call.in[i]->shape() == Dims{x.shape()[1]}, call.op.name, ": a weight or bias of shape ",
-                      call.in[i]->shape().words(), " for ", x.shape()[1], " channels");
+        require_shape(call.in[i]->shape() == Dims{x.shape()[1]}, "[", call.op.name,
+                      "] a weight or bias of shape ", call.in[i]->shape().words(), " for ", x.shape()[1],
+                      " channels");
 }
 
 void channel_norm_rule(Call& call) {
@@ -394,7 +395,7 @@ std::array<T, 3> channel_norm(const T& x, int64_t groups, const T& weight, const
     params.b = {groups};
     params.x = eps;
     if (!weight) {
-        require(!bias, "channel_norm: a bias without a weight; give both");
+        require(!bias, "[channel_norm] a bias without a weight; give both");
         return run_all(channel_norm_op, params, x);
     }
     return bias ? run_all(channel_norm_op, params, x, weight, bias)

@@ -17,18 +17,18 @@ namespace {
 
 void check_like(const char* op, const char* what, const Tensor& param, const Tensor& other) {
     if (!is(param.dtype(), floats))
-        fail(Kind::dtype, op, ": a parameter of type ", name_of(param.dtype()),
+        fail(Kind::dtype, "[", op, "] a parameter of type ", name_of(param.dtype()),
              "; give real floating-point ones");
-    require_shape(other.shape() == param.shape() && other.dtype() == param.dtype(), op, ": a ", what,
+    require_shape(other.shape() == param.shape() && other.dtype() == param.dtype(), "[", op, "] a ", what,
                   " of shape ", other.shape().words(), " and type ", name_of(other.dtype()),
                   " for a parameter of shape ", param.shape().words(), " and type ", name_of(param.dtype()));
-    require(other.device() == param.device(), op, ": a ", what, " on ", name_of(other.device()),
+    require(other.device() == param.device(), "[", op, "] a ", what, " on ", name_of(other.device()),
             " for a parameter on ", name_of(param.device()));
 }
 
 void check_written(const char* op, const Tensor& tensor) {
     check_writable(tensor, op);
-    require_shape(tensor.contiguous(), op, ": a parameter or state of shape ", tensor.shape().words(),
+    require_shape(tensor.contiguous(), "[", op, "] a parameter or state of shape ", tensor.shape().words(),
                   " that is not contiguous; make it so before the optimizer is");
 }
 
@@ -57,7 +57,7 @@ void over_all(const std::vector<T>& tensors, const std::vector<size_t>& chosen, 
 }
 
 std::vector<T> contiguous_grads(const char* op, const std::vector<T>& params, const std::vector<T>& grads) {
-    require(params.size() == grads.size(), op, ": ", params.size(), " parameters and ", grads.size(),
+    require(params.size() == grads.size(), "[", op, "] ", params.size(), " parameters and ", grads.size(),
             " gradients");
     std::vector<T> result;
     for (size_t i = 0; i < params.size(); ++i) {
@@ -71,7 +71,7 @@ std::vector<T> contiguous_grads(const char* op, const std::vector<T>& params, co
 
 void check_states(const char* op, const std::vector<T>& params, const std::vector<T>& states) {
     if (states.empty()) return;
-    require(states.size() == params.size(), op, ": ", states.size(), " states of ", params.size(),
+    require(states.size() == params.size(), "[", op, "] ", states.size(), " states of ", params.size(),
             " parameters");
     for (size_t i = 0; i < params.size(); ++i) {
         check_like(op, "state", *params[i], *states[i]);
@@ -126,7 +126,7 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
         for (const auto* each : {&states.means, &states.squares, &states.largest})
             check_states("adam_step", params, *each);
         require(states.means.size() == params.size() && states.squares.size() == params.size(),
-                "adam_step: means and squares are needed for each parameter");
+                "[adam_step] means and squares are needed for each parameter");
         const auto on_cpu = split_by_device(params, [&](size_t i) {
             const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
             cuda::adam_step(

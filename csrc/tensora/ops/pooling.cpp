@@ -274,7 +274,7 @@ void unfold_kernel(Call& call) {
 void fold_rule(Call& call) {
     const Dims &y = call.input().shape(), &kernel = call.params.a;
     const int64_t windows = out_extents(call.params).product();
-    require_shape(y[1] % kernel.product() == 0 && y[2] == windows, "fold: columns of shape ", y.words(),
+    require_shape(y[1] % kernel.product() == 0 && y[2] == windows, "[fold] columns of shape ", y.words(),
                   "; windows of ", kernel.words(), " over ", in_extents(call.params).words(),
                   " make (images, a multiple of ", kernel.product(), ", ", windows, ")");
     call.make(image_shape(y[0], y[1] / kernel.product(), in_extents(call.params)), call.input().dtype());
@@ -324,17 +324,18 @@ void check_windows(const char* op, const Dims& extents, const Dims& kernel, cons
     const int n = kernel.size();
     require_shape(extents.size() == n && windows.stride.size() == n && windows.padding.size() == n &&
                       windows.dilation.size() == n,
-                  op, ": extents ", extents.words(), " and windows of ", kernel.words(),
+                  "[", op, "] extents ", extents.words(), " and windows of ", kernel.words(),
                   "; give one number for each extent");
     for (int i = 0; i < n; ++i)
         require(kernel[i] > 0 && windows.stride[i] > 0 && windows.dilation[i] > 0 && windows.padding[i] >= 0,
-                op, ": kernel ", kernel.words(), ", stride ", windows.stride.words(), ", dilation ",
+                "[", op, "] kernel ", kernel.words(), ", stride ", windows.stride.words(), ", dilation ",
                 windows.dilation.words(), ", padding ", windows.padding.words(),
                 "; padding is at least 0, all others at least 1");
     check_sizes(op, windows);
     for (int i = 0; i < n; ++i)
-        require(kernel[i] <= (int64_t(1) << 62) / windows.dilation[i], op, ": windows of ", kernel.words(),
-                " with dilation ", windows.dilation.words(), " reach over more than 2**62 elements");
+        require(kernel[i] <= (int64_t(1) << 62) / windows.dilation[i], "[", op, "] windows of ",
+                kernel.words(), " with dilation ", windows.dilation.words(),
+                " reach over more than 2**62 elements");
 }
 
 /// With `ceil` a last window may reach over the end, if it begins before the end of the image or its left
@@ -354,7 +355,7 @@ Params windows_over(const char* op, const Dims& extents, const Dims& kernel, con
     for (int i = 0; i < kernel.size(); ++i) {
         outs.push_back(out_extent(extents[i], kernel[i], windows.stride[i], windows.padding[i],
                                   windows.dilation[i], ceil));
-        require_shape(outs[i] > 0, op, ": windows of ", kernel.words(), " do not fit into extents ",
+        require_shape(outs[i] > 0, "[", op, "] windows of ", kernel.words(), " do not fit into extents ",
                       extents.words(), " with padding ", windows.padding.words());
     }
     Params params;
@@ -365,15 +366,15 @@ Params windows_over(const char* op, const Dims& extents, const Dims& kernel, con
 }
 
 void check_image(const char* op, const T& x, int n) {
-    require_shape(x->dims() == n + 2, op, ": shape ", x->shape().words(), "; give (images, channels, ", n,
-                  " extents)");
+    require_shape(x->dims() == n + 2, "[", op, "] shape ", x->shape().words(), "; give (images, channels, ",
+                  n, " extents)");
 }
 
 Params pool_params(const char* op, const T& x, const Dims& kernel, const Windows& windows, bool ceil) {
     check_image(op, x, kernel.size());
     const Params params = windows_over(op, extents(x->shape()), kernel, windows, ceil);
     for (int i = 0; i < kernel.size(); ++i)
-        require(2 * windows.padding[i] <= windows.dilation[i] * (kernel[i] - 1) + 1, op, ": padding ",
+        require(2 * windows.padding[i] <= windows.dilation[i] * (kernel[i] - 1) + 1, "[", op, "] padding ",
                 windows.padding.words(), " for windows of ", kernel.words(),
                 "; give at most half of a window");
     return params;
@@ -385,8 +386,8 @@ Params shared_params(const char* op, const T& x, const Dims& outs) {
     Params params;
     const Dims in = extents(x->shape());
     for (int i = 0; i < outs.size(); ++i)
-        require_shape(outs[i] > 0 && in[i] > 0, op, ": ", outs.words(), " windows over extents ", in.words(),
-                      "; both are at least 1");
+        require_shape(outs[i] > 0 && in[i] > 0, "[", op, "] ", outs.words(), " windows over extents ",
+                      in.words(), "; both are at least 1");
     params.a = params.b = Dims::filled(outs.size(), 1);
     for (const Dims& part : {params.a, params.a, outs, in}) append(params.c, part);
     params.mode = 1;
@@ -418,7 +419,7 @@ T unfold(const T& x, const Dims& kernel, const Windows& windows) {
     return run(unfold_op, windows_over("unfold", extents(x->shape()), kernel, windows, false), x);
 }
 T fold(const T& y, const Dims& outs, const Dims& kernel, const Windows& windows) {
-    require_shape(y->dims() == 3, "fold: shape ", y->shape().words(),
+    require_shape(y->dims() == 3, "[fold] shape ", y->shape().words(),
                   "; give (images, channels * window, windows)");
     return run(fold_op, windows_over("fold", outs, kernel, windows, false), y);
 }

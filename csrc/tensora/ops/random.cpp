@@ -48,7 +48,7 @@ Blocks blocks_of(const Call& call) { return {{uint64_t(call.params.b[0]), uint64
 
 void creation_rule(Call& call) {
     for (int64_t extent : call.params.a)
-        require_shape(extent >= 0, call.op.name, ": a shape of ", call.params.a.words(),
+        require_shape(extent >= 0, "[", call.op.name, "] a shape of ", call.params.a.words(),
                       "; extents must not be negative");
     call.make(call.params.a, call.params.dtype);
 }
@@ -288,14 +288,15 @@ const Op& permutation_op = enter({.name = "random_permutation",
                                   .flops_per_element = 40});
 
 void check_type(const char* op, DType dtype, uint8_t classes, const char* wanted) {
-    if (!is(dtype, classes)) fail(Kind::dtype, op, ": elements of type ", name_of(dtype), "; give ", wanted);
+    if (!is(dtype, classes))
+        fail(Kind::dtype, "[", op, "] elements of type ", name_of(dtype), "; give ", wanted);
 }
 
 }  // namespace
 
 T random_uniform(const Draw& draw, const Dims& shape, DType dtype, double low, double high) {
     check_type("uniform", dtype, floats, "a real floating-point type");
-    require(low <= high && std::isfinite(high - low), "uniform: low ", low, " and high ", high,
+    require(low <= high && std::isfinite(high - low), "[uniform] low ", low, " and high ", high,
             "; give finite numbers, the smaller one first");
     Params params = drawing(draw, shape, dtype);
     params.x = low;
@@ -305,7 +306,8 @@ T random_uniform(const Draw& draw, const Dims& shape, DType dtype, double low, d
 
 T random_normal(const Draw& draw, const Dims& shape, DType dtype, double mean, double deviation) {
     check_type("normal", dtype, floats, "a real floating-point type");
-    require(deviation >= 0, "normal: a standard deviation of ", deviation, "; give one that is not negative");
+    require(deviation >= 0, "[normal] a standard deviation of ", deviation,
+            "; give one that is not negative");
     Params params = drawing(draw, shape, dtype);
     params.x = mean;
     params.y = deviation;
@@ -320,7 +322,7 @@ T random_integers(const Draw& draw, const Dims& shape, DType dtype, int64_t low,
 }
 
 T random_dropout(const Draw& draw, const T& x, double p) {
-    require(p >= 0 && p < 1, "dropout: p=", p, "; give a probability below 1");
+    require(p >= 0 && p < 1, "[dropout] p=", p, "; give a probability below 1");
     Params params = drawing(draw, {}, x->dtype());
     params.x = p;
     return run(dropout_op, params, x);

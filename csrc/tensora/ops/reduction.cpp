@@ -169,11 +169,12 @@ template <Reduction reduction>
 void rule(Call& call) {
     const Tensor& x = call.input();
     const Reducer& reducer = reducers().of[int(reduction)][int(x.dtype())];
-    if (!reducer.line) fail(Kind::dtype, call.op.name, ": not defined for ", name_of(x.dtype()));
+    if (!reducer.line) fail(Kind::dtype, "[", call.op.name, "] not defined for ", name_of(x.dtype()));
     if constexpr (reduction == Reduction::max || reduction == Reduction::min)
         for (int64_t axis : call.params.a)
-            require_shape(x.shape()[int(axis)] > 0, call.op.name, ": axis ", axis, " of ", x.shape().words(),
-                          " is empty, and nothing is the ", call.op.name, " of no elements");
+            require_shape(x.shape()[int(axis)] > 0, "[", call.op.name, "] axis ", axis, " of ",
+                          x.shape().words(), " is empty, and nothing is the ", call.op.name,
+                          " of no elements");
     call.make(reduced_shape(x.shape(), call.params.a, call.params.flag), reducer.out);
 }
 
@@ -460,9 +461,9 @@ const Op& recurrence_op =
            .types = inexact,
            .rule =
                [](Call& call) {
-                   require_shape(call.input(0).shape() == call.input(1).shape(), "linear_recurrence: shapes ",
-                                 call.input(0).shape().words(), " and ", call.input(1).shape().words(),
-                                 "; factors and terms need one shape");
+                   require_shape(call.input(0).shape() == call.input(1).shape(),
+                                 "[linear_recurrence] shapes ", call.input(0).shape().words(), " and ",
+                                 call.input(1).shape().words(), "; factors and terms need one shape");
                    call.make(call.input(1).shape(), promote(call.input(0).dtype(), call.input(1).dtype()));
                },
            .cpu = recurrence_kernel,

@@ -115,7 +115,7 @@ void extreme_kernel(Call& call) {
 
 void extreme_rule(Call& call) {
     Dims shape = call.input().shape();
-    require_shape(shape.back() > 0, call.op.name, ": a tensor of shape ", shape.words(),
+    require_shape(shape.back() > 0, "[", call.op.name, "] a tensor of shape ", shape.words(),
                   " has no element along the axis");
     shape.erase(shape.size() - 1);
     call.make(shape, DType::i64);
@@ -196,7 +196,7 @@ const Op& searchsorted_op =
                    const Dims &sorted = call.input(0).shape(), &values = call.input(1).shape();
                    bool fits = sorted.size() == 1 || (sorted.size() > 1 && sorted.size() == values.size());
                    for (int i = 0; fits && i + 1 < sorted.size(); ++i) fits = sorted[i] == values[i];
-                   require_shape(fits, "searchsorted: sorted elements of shape ", sorted.words(),
+                   require_shape(fits, "[searchsorted] sorted elements of shape ", sorted.words(),
                                  " for values of shape ", values.words(),
                                  "; give a vector, or one for each line of values");
                    call.make(call.input(1).shape(), DType::i64);
@@ -220,7 +220,7 @@ T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept) {
     Params params;
     params.flag = descending;
     params.a = {kept.value_or(n)};
-    require_shape(params.a[0] >= 0 && params.a[0] <= n, "topk: ", params.a[0], " elements of an axis with ",
+    require_shape(params.a[0] >= 0 && params.a[0] <= n, "[topk] ", params.a[0], " elements of an axis with ",
                   n);
     return contiguous(transpose(run(argsort_op, params, transpose(x, at, -1)), at, -1));
 }

@@ -43,14 +43,14 @@ class UserProgram(NamedTuple):
         Raises ValueError when they name none.
         """
         if not words:
-            raise ArgumentError("name a script, or -m MODULE, or -c CODE")
+            raise ArgumentError("[program] name a script, or -m MODULE, or -c CODE")
         first, *rest = words
         if first[:2] not in ("-m", "-c"):
             return cls("-" if first == "-" else "file", first, tuple(rest))
         if len(first) > 2:
             first, rest = first[:2], [first[2:], *rest]
         if not rest:
-            raise ArgumentError(f"{first} needs a {'module' if first == '-m' else 'text'}")
+            raise ArgumentError(f"[program] {first} needs a {'module' if first == '-m' else 'text'}")
         return cls(first, rest[0], tuple(rest[1:]))
 
     @property

@@ -71,7 +71,7 @@ def broadcast(shapes: Iterable[torch.Size | tuple[int, ...]]) -> tuple[int, ...]
     for axis in range(-rank, 0):
         lengths = {shape[axis] for shape in given if len(shape) >= -axis} - {1}
         if len(lengths) > 1:
-            raise ShapeError(f"shapes {given} do not broadcast")
+            raise ShapeError(f"[broadcast] shapes {given} do not broadcast")
         sizes.append(lengths.pop() if lengths else 1)
     return tuple(sizes)
 

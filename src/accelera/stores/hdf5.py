@@ -376,7 +376,7 @@ def _library_errors(what: str) -> Iterator[None]:
     except StoreError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, UnicodeError) as error:
-        raise StoreFormatError(f"{what}: {error}") from error
+        raise StoreFormatError(f"[{what}] {error}") from error
 
 
 def _selected(path: Path, file: Any, key: str | None) -> Any:

@@ -24,7 +24,7 @@ Returned = TypeVar("Returned")
 def _on_cuda(device: Any) -> bool:
     kind = str(device).partition(":")[0]
     if kind not in ("cpu", "cuda"):
-        raise ArgumentError(f"autocast: device={device!r}; give 'cpu' or 'cuda'")
+        raise ArgumentError(f"[autocast] device={device!r}; give 'cpu' or 'cuda'")
     return kind == "cuda"
 
 
@@ -66,7 +66,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - as torch.autocast
         by_default = native.dtype.float16 if self.on_cuda else native.dtype.bfloat16
         self.dtype = by_default if dtype is None else native.to_dtype(dtype)
         if self.dtype not in (native.dtype.float16, native.dtype.bfloat16):
-            raise ArgumentError(f"autocast: dtype={self.dtype.name}; give float16 or bfloat16")
+            raise ArgumentError(f"[autocast] dtype={self.dtype.name}; give float16 or bfloat16")
 
     def __enter__(self) -> autocast:
         native.open_autocast(self.on_cuda, self.enabled, self.dtype, self.cache_enabled)
@@ -154,9 +154,9 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         if enabled and growth_factor <= 1:
-            raise ArgumentError(f"GradScaler: growth_factor={growth_factor}; give more than 1")
+            raise ArgumentError(f"[GradScaler] growth_factor={growth_factor}; give more than 1")
         if enabled and backoff_factor >= 1:
-            raise ArgumentError(f"GradScaler: backoff_factor={backoff_factor}; give less than 1")
+            raise ArgumentError(f"[GradScaler] backoff_factor={backoff_factor}; give less than 1")
         self._enabled = enabled
         self._scale = float(init_scale)
         self._growth_factor = growth_factor
@@ -183,7 +183,7 @@ class GradScaler:
         if isinstance(outputs, Iterable):
             scaled = [self.scale(each) for each in outputs]
             return tuple(scaled) if isinstance(outputs, tuple) else scaled
-        raise ArgumentError(f"GradScaler.scale: {outputs!r:.60}; give a tensor, or a list or tuple of them")
+        raise ArgumentError(f"[GradScaler.scale] {outputs!r:.60}; give a tensor, or a list or tuple of them")
 
     @uncaptured
     def unscale_(self, optimizer: Any) -> None:
@@ -202,15 +202,15 @@ class GradScaler:
         stage = self._stage(optimizer)
         if stage is _StepStage.unscaled:
             raise StateError(
-                "GradScaler: unscale_() has already been called on this optimizer since the last update()"
+                "[GradScaler] unscale_() has already been called on this optimizer since the last update()"
             )
         if stage is _StepStage.stepped:
-            raise StateError("GradScaler: unscale_() is called after step(); call it before, or update()")
+            raise StateError("[GradScaler] unscale_() is called after step(); call it before, or update()")
         params = [param for group in optimizer.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]
         if any(grad.dtype == native.dtype.float16 for grad in grads):
             raise ArgumentError(
-                "GradScaler: gradients of float16 cannot be unscaled; keep parameters in float32"
+                "[GradScaler] gradients of float16 cannot be unscaled; keep parameters in float32"
             )
         if grads:
             self._finite[id(optimizer)] = bool(native.unscale(grads, 1 / self._scale))
@@ -234,13 +234,13 @@ class GradScaler:
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or any(callable(each) for each in args):
-            raise StateError("GradScaler: step() takes no closure; compute the loss before it")
+            raise StateError("[GradScaler] step() takes no closure; compute the loss before it")
         if self._stage(optimizer) is _StepStage.stepped:
-            raise StateError("GradScaler: step() has already been called since the last update()")
+            raise StateError("[GradScaler] step() has already been called since the last update()")
         if self._stage(optimizer) is _StepStage.ready:
             self.unscale_(optimizer)
         if id(optimizer) not in self._finite:
-            raise StateError("GradScaler: no parameter of this optimizer has a gradient; call backward()")
+            raise StateError("[GradScaler] no parameter of this optimizer has a gradient; call backward()")
         result = optimizer.step(*args, **kwargs) if self._finite[id(optimizer)] else None
         self._stages[id(optimizer)] = _StepStage.stepped
         return result
@@ -260,7 +260,7 @@ class GradScaler:
         if new_scale is not None:
             self._scale = float(new_scale)
         elif not self._finite:
-            raise StateError("GradScaler: update() before any gradients were unscaled; call step() first")
+            raise StateError("[GradScaler] update() before any gradients were unscaled; call step() first")
         elif not all(self._finite.values()):
             self._scale = _float32(self._scale * self._backoff_factor)
             self._growth_tracker = 0
@@ -329,7 +329,7 @@ class GradScaler:
         if not self._enabled:
             return
         if not state_dict:
-            raise StateError("GradScaler: an empty state, perhaps of a scaler that was off; leave it out")
+            raise StateError("[GradScaler] an empty state, perhaps of a scaler that was off; leave it out")
         for name, field in _STATE.items():
             setattr(self, field, state_dict[name])
 

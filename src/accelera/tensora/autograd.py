@@ -183,7 +183,7 @@ class Context:
         for i, each in enumerate(tensors):
             if each is not None and not isinstance(each, Tensor):
                 raise ArgumentError(
-                    f"save_for_backward: argument {i} is {each!r:.60} ({type(each).__name__}); expected a "
+                    f"[save_for_backward] argument {i} is {each!r:.60} ({type(each).__name__}); expected a "
                     "Tensor or None. Store other values as attributes of ctx"
                 )
         self.saved_tensors = tensors
@@ -194,8 +194,8 @@ class Context:
         for i, (tensor, version) in enumerate(zip(self.saved_tensors, self._versions, strict=True)):
             if tensor is not None and tensor._version() != version:
                 raise StateError(
-                    f"backward of '{name}': saved tensor {i}, of shape {tuple(tensor.shape)}, was written in "
-                    "place after it was saved, so the gradient is lost; write to a copy instead"
+                    f"[backward of '{name}'] saved tensor {i}, of shape {tuple(tensor.shape)}, was written "
+                    "in place after it was saved, so the gradient is lost; write to a copy instead"
                 )
 
 
@@ -225,7 +225,7 @@ class Function:
         """
         for name in ("forward", "backward"):
             if not hasattr(cls, name):
-                raise ArgumentError(f"{cls.__name__} has no {name}; define it as a static method")
+                raise ArgumentError(f"[{cls.__name__}] it has no {name}; define it as a static method")
         ctx = Context()
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         ctx.needs_input_grad = tuple(isinstance(each, Tensor) and each.requires_grad for each in inputs)
@@ -235,7 +235,7 @@ class Function:
         for each in outputs:
             if not isinstance(each, Tensor):
                 raise ArgumentError(
-                    f"{cls.__name__}.forward returned {each!r:.60} ({type(each).__name__}); "
+                    f"[{cls.__name__}.forward] returned {each!r:.60} ({type(each).__name__}); "
                     "expected a Tensor or a tuple of Tensors"
                 )
 
@@ -245,7 +245,7 @@ class Function:
             found = found if isinstance(found, tuple) else (found,)
             if len(found) != len(inputs):
                 raise StateError(
-                    f"{cls.__name__}.backward returned {len(found)} gradients for {len(inputs)} inputs"
+                    f"[{cls.__name__}.backward] returned {len(found)} gradients for {len(inputs)} inputs"
                 )
             return tuple(g for g, each in zip(found, inputs, strict=True) if isinstance(each, Tensor))
 
@@ -360,7 +360,7 @@ def hessian(function: Callable[..., Any], inputs: Any) -> Any:
     def gradient(x: Any) -> Any:
         value = function(x)
         if value.size != 1:
-            raise ShapeError(f"hessian: the function returned shape {tuple(value.shape)}, not one number")
+            raise ShapeError(f"[hessian] the function returned shape {tuple(value.shape)}, not one number")
         (found,) = grad(value, x, create_graph=True, allow_unused=True)
         return _zeros_like(x) if found is None else found
 
@@ -451,7 +451,7 @@ def gradcheck(
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]
     if not checked:
         raise ArgumentError(
-            "gradcheck: no input requires gradients; set requires_grad=True on those to check"
+            "[gradcheck] no input requires gradients; set requires_grad=True on those to check"
         )
     leaves = [_new_leaves(each)[0] if i in checked else each for i, each in enumerate(given)]
     n_outputs = len(_as_list(function(*leaves)))
@@ -472,8 +472,8 @@ def gradcheck(
                 if not raise_exception:
                     return False
                 raise GradcheckError(
-                    f"gradient of output {k} with respect to input {i}: computed {analytic.tolist()}, "
-                    f"by differences {numerical.tolist()}"
+                    f"[gradcheck] gradient of output {k} with respect to input {i}: computed "
+                    f"{analytic.tolist()}, by differences {numerical.tolist()}"
                 )
     return True
 

@@ -132,11 +132,11 @@ class Jitted:
         if not programs:
             if key in self._refusals:
                 raise StateError(
-                    f"jit: {self._name} runs as written with such arguments: {self._refusals[key]}; "
+                    f"[jit] {self._name} runs as written with such arguments: {self._refusals[key]}; "
                     "only captured calls have a report"
                 )
             raise StateError(
-                f"jit: {self._name} was not called with such arguments yet; call it once, then ask "
+                f"[jit] {self._name} was not called with such arguments yet; call it once, then ask "
                 "for its report"
             )
         return _report(next((each for each in programs if each.guard.changed() is None), programs[-1]))
@@ -214,7 +214,7 @@ class Jitted:
             return
         self._refusals[key] = reason
         warnings.warn(
-            f"jit: {self._name} runs as written, because it depends on or changes {reason}, which a replay "
+            f"[jit] {self._name} runs as written, because it depends on or changes {reason}, which a replay "
             "cannot follow. Pass the value as an argument, return it, or keep it in a tensor that is written "
             "in place.",
             RuntimeWarning,

@@ -342,7 +342,7 @@ class OpenCall:
         """Take the replay; RuntimeError if the backward pass took it before."""
         if self._replay is None:
             raise StateError(
-                "jit: the backward pass of this call ran already, and its memory is gone; "
+                "[jit] the backward pass of this call ran already, and its memory is gone; "
                 "call the function again"
             )
         replay, self._replay = self._replay, None
@@ -374,7 +374,7 @@ def attached(
     def checked(grads: list[Any], sums: list[Any]) -> Any:
         if native.grad_enabled():
             raise StateError(
-                "jit: create_graph=True, but the backward pass of a captured function has no graph of its "
+                "[jit] create_graph=True, but the backward pass of a captured function has no graph of its "
                 "own; call the function without jit, or compute its gradients inside of it"
             )
         return backward(grads, sums)

@@ -43,7 +43,7 @@ def require_tensors(*given: Any) -> None:
     """Raise TypeError for what is no Tensor, as the C++ functions do."""
     for each in given:
         if not isinstance(each, Tensor):
-            raise ArgumentError(f"tensora: {each!r:.60} ({type(each).__name__}) where a Tensor is needed")
+            raise ArgumentError(f"[tensora] {each!r:.60} ({type(each).__name__}) where a Tensor is needed")
 
 
 def _openblas() -> str:

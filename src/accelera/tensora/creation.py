@@ -76,7 +76,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     if found is None:
         if copy is False:
             raise ArgumentError(
-                f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out"
+                f"[asarray] a {type(obj).__name__} shares no memory with a tensor; leave copy=False out"
             )
         items = list(obj) if isinstance(obj, Sequence) and not isinstance(obj, (str, list, tuple)) else obj
         return placed(native.asarray(items, wanted), device)
@@ -84,8 +84,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     made = moved if wanted is None else native.cast(moved, wanted)
     if made is not found and copy is False:
         raise ArgumentError(
-            f"asarray: {found.dtype} on {found.device} becomes {made.dtype} on {made.device} only in a copy; "
-            "leave copy=False out"
+            f"[asarray] {found.dtype} on {found.device} becomes {made.dtype} on {made.device} only in a "
+            "copy; leave copy=False out"
         )
     return native.copy(found) if copy and made is found else made
 
@@ -118,7 +118,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     check_device(device)
     made = native.from_dlpack(x, copy)
     if copy is False and placed(made, device) is not made:
-        raise ArgumentError(f"from_dlpack: memory on {made.device} comes to {device} only in a copy")
+        raise ArgumentError(f"[from_dlpack] memory on {made.device} comes to {device} only in a copy")
     return placed(made, device)
 
 
@@ -191,7 +191,7 @@ def arange(
     if stop is None:
         start, stop = 0, start
     if step == 0:
-        raise ArgumentError("arange: a step of 0; give another")
+        raise ArgumentError("[arange] a step of 0; give another")
     if dtype is None:
         dtype = dtypes.result_type(start, stop, step)
     wanted = dtypes.as_dtype(dtype)
@@ -225,7 +225,7 @@ def linspace(
     """
     check_device(device)
     if num < 0:
-        raise ArgumentError(f"linspace: num={num}; give 0 or more")
+        raise ArgumentError(f"[linspace] num={num}; give 0 or more")
     parts = isinstance(start, complex) or isinstance(stop, complex)
     if dtype is None:
         dtype = dtypes.result_type(1j if parts else 1.0)
@@ -255,7 +255,7 @@ def eye(
 def _column_minus_row(x: Any, name: str) -> Any:
     """Column minus row of each element of a stack of matrices."""
     if x.ndim < 2:
-        raise ShapeError(f"{name}: a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
+        raise ShapeError(f"[{name}] a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
     rows, columns = x.shape[-2:]
     return placed(native.arange(columns) - native.reshape(native.arange(rows), (rows, 1)), x.device)
 
@@ -287,7 +287,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:
 
     """
     if indexing not in ("xy", "ij"):
-        raise ArgumentError(f"meshgrid: indexing={indexing!r}; give 'xy' or 'ij'")
+        raise ArgumentError(f"[meshgrid] indexing={indexing!r}; give 'xy' or 'ij'")
     n = len(arrays)
     order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
     grid = tuple(arrays[i].size for i in order)
@@ -335,7 +335,7 @@ def diag_embed(x: Tensor, /, *, offset: int = 0, axis1: int = -2, axis2: int = -
     found = native.reshape(flat, (*x.shape[:-1], n, n))
     first, second = axis1 % found.ndim, axis2 % found.ndim
     if first == second:
-        raise ShapeError(f"diag_embed: axes {axis1} and {axis2} are one")
+        raise ShapeError(f"[diag_embed] axes {axis1} and {axis2} are one")
     order = list(range(found.ndim - 2))
     for place, axis in sorted(((first, found.ndim - 2), (second, found.ndim - 1))):
         order.insert(place, axis)
@@ -352,7 +352,7 @@ def diag(x: Tensor, /, *, k: int = 0) -> Tensor:
     if x.ndim == 1:
         return diag_embed(x, offset=k)
     if x.ndim != 2:
-        raise ShapeError(f"diag: shape {tuple(x.shape)}; give a vector or a matrix")
+        raise ShapeError(f"[diag] shape {tuple(x.shape)}; give a vector or a matrix")
     return diagonal(x, offset=k)
 
 
@@ -360,7 +360,7 @@ def diagonal(x: Tensor, /, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     """Elements of a diagonal of each matrix on two axes; they lie on a new last axis."""
     if x.ndim < 2 or axis1 % x.ndim == axis2 % x.ndim:
         raise ShapeError(
-            f"diagonal: axes {axis1} and {axis2} of shape {tuple(x.shape)}; give two of its axes"
+            f"[diagonal] axes {axis1} and {axis2} of shape {tuple(x.shape)}; give two of its axes"
         )
     places = _diagonal_places(x, offset, axis1 % x.ndim, axis2 % x.ndim)
     return native.reshape(native.take(native.reshape(x, (x.size,)), places, 0), tuple(places.shape))

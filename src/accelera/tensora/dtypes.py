@@ -111,7 +111,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
         return any(isdtype(dtype, each) for each in kind)
     if isinstance(kind, str):
         if kind not in KINDS:
-            raise ArgumentError(f"isdtype: no kind {kind!r}; give one of {', '.join(map(repr, KINDS))}")
+            raise ArgumentError(f"[isdtype] no kind {kind!r}; give one of {', '.join(map(repr, KINDS))}")
         return dtype in KINDS[kind]
     return as_dtype(dtype) == as_dtype(kind)
 
@@ -151,7 +151,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
         one = _scalar_dtype(scalar, found)
         found = one if found is None else native.promote(found, one)
     if found is None:
-        raise ArgumentError("result_type: no tensor, element type or number given")
+        raise ArgumentError("[result_type] no tensor, element type or number given")
     return found
 
 
@@ -188,7 +188,7 @@ class finfo(_TypeLimits):  # noqa: N801 - the array API's name
     def __init__(self, type: Any, /) -> None:  # noqa: A002
         found = real_dtype(type.dtype if isinstance(type, Tensor) else as_dtype(type))
         if found not in _FLOATING:
-            raise DTypeError(f"finfo: {found} is no floating-point type; iinfo() is for integers")
+            raise DTypeError(f"[finfo] {found} is no floating-point type; iinfo() is for integers")
         digits, least = _FLOAT_PARTS[found]
         self.bits: int = 8 * itemsize(found)
         self.dtype: Any = found
@@ -217,7 +217,7 @@ class iinfo(_TypeLimits):  # noqa: N801 - the array API's name
     def __init__(self, type: Any, /) -> None:  # noqa: A002
         found = type.dtype if isinstance(type, Tensor) else as_dtype(type)
         if found not in INTEGERS:
-            raise DTypeError(f"iinfo: {found} is no integer type; finfo() is for floating-point types")
+            raise DTypeError(f"[iinfo] {found} is no integer type; finfo() is for floating-point types")
         signed = found in _SIGNED
         self.bits: int = 8 * itemsize(found)
         self.dtype: Any = found

@@ -346,7 +346,7 @@ def view_as_complex(x: Any, /) -> Any:
 
     """
     if x.ndim == 0 or x.shape[-1] != 2:
-        raise ShapeError(f"view_as_complex: shape {x.shape}; the last axis must have 2 elements")
+        raise ShapeError(f"[view_as_complex] shape {x.shape}; the last axis must have 2 elements")
     return native.complex(x[..., 0], x[..., 1])
 
 

@@ -71,14 +71,16 @@ def adjoint_of(x: Any) -> Any:
 def needs_matrix(name: str, x: Any) -> None:
     """Raise ValueError for what has less than two axes."""
     if x.ndim < 2:
-        raise ShapeError(f"{name}: shape {x.shape}; a matrix or a batch of them is needed")
+        raise ShapeError(f"[{name}] shape {x.shape}; a matrix or a batch of them is needed")
 
 
 def needs_square(name: str, x: Any) -> None:
     """Raise ValueError for what are no square matrices."""
     needs_matrix(name, x)
     if x.shape[-2] != x.shape[-1]:
-        raise ShapeError(f"{name}: shape {x.shape}; square matrices are needed, with as many rows as columns")
+        raise ShapeError(
+            f"[{name}] shape {x.shape}; square matrices are needed, with as many rows as columns"
+        )
 
 
 # --- triangles ---------------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
 
     """
     if mode not in ("reduced", "complete"):
-        raise ArgumentError(f"qr: mode={mode!r}; give 'reduced' or 'complete'")
+        raise ArgumentError(f"[qr] mode={mode!r}; give 'reduced' or 'complete'")
     return QRResult(*native.qr(x, mode == "complete"))
 
 
@@ -275,7 +277,7 @@ def eigvalsh(x: Any, /, *, UPLO: str = "L") -> Any:
 def _lower(x: Any, uplo: str) -> Any:
     """Matrix whose lower triangle is the one that is asked for."""
     if uplo not in ("L", "U"):
-        raise ArgumentError(f"eigh: UPLO={uplo!r}; give 'L' or 'U'")
+        raise ArgumentError(f"[eigh] UPLO={uplo!r}; give 'L' or 'U'")
     return x if uplo == "L" else adjoint_of(x)
 
 
@@ -319,7 +321,7 @@ def householder_product(x: Any, tau: Any, /) -> Any:
     needs_matrix("householder_product", x)
     m, n = x.shape[-2:]
     if n > m or tau.shape[-1] > n:
-        raise ShapeError(f"householder_product: shapes {x.shape} and {tau.shape}; m >= n >= k are needed")
+        raise ShapeError(f"[householder_product] shapes {x.shape} and {tau.shape}; m >= n >= k are needed")
     difference = native.arange(n) - native.reshape(native.arange(m), (m, 1))
     one = native.cast(native.equal(difference, 0), x.dtype)
     result = native.expand(one, tuple(x.shape))

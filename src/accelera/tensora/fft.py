@@ -126,14 +126,14 @@ class _HalfToReal(Function):
 
 def _check_norm(name: str, norm: str) -> None:
     if norm not in _OPPOSITE:
-        raise ArgumentError(f"{name}: norm={norm!r}; give 'backward', 'ortho' or 'forward'")
+        raise ArgumentError(f"[{name}] norm={norm!r}; give 'backward', 'ortho' or 'forward'")
 
 
 def _axis(name: str, x: Any, axis: int) -> int:
     """Axis counted from the front."""
     require_tensors(x)
     if not -x.ndim <= axis < x.ndim:
-        raise IndexingError(f"{name}: axis {axis} of a tensor with {x.ndim} dimensions")
+        raise IndexingError(f"[{name}] axis {axis} of a tensor with {x.ndim} dimensions")
     return axis % int(x.ndim)
 
 
@@ -153,7 +153,7 @@ def _as_complex(x: Any) -> Any:
 
 def _as_real(name: str, x: Any) -> Any:
     if x.dtype.name.startswith("complex"):
-        raise DTypeError(f"{name}: a tensor of {x.dtype.name}; a real one is needed, or use fft()")
+        raise DTypeError(f"[{name}] a tensor of {x.dtype.name}; a real one is needed, or use fft()")
     return _inexact(x)
 
 
@@ -169,7 +169,7 @@ def _resized(name: str, x: Any, axis: int, n: int | None) -> Any:
     n = own if n is None else n
     if n < 1:
         raise ShapeError(
-            f"{name}: a transform of {n} elements on axis {axis} of shape {x.shape}; give at least 1"
+            f"[{name}] a transform of {n} elements on axis {axis} of shape {x.shape}; give at least 1"
         )
     if n <= own:
         return x if n == own else _part(x, axis, 0, n)
@@ -186,9 +186,9 @@ def _sizes(
         axes = range(x.ndim) if s is None else range(x.ndim - len(s), x.ndim)
     places = [_axis(name, x, axis) for axis in axes]
     if len(set(places)) != len(places):
-        raise ShapeError(f"{name}: an axis stands twice in {tuple(axes)}")
+        raise ShapeError(f"[{name}] an axis stands twice in {tuple(axes)}")
     if s is not None and len(s) != len(places):
-        raise ShapeError(f"{name}: {len(s)} extents in s for {len(places)} axes")
+        raise ShapeError(f"[{name}] {len(s)} extents in s for {len(places)} axes")
     return [None] * len(places) if s is None else [None if n == -1 else n for n in s], places
 
 
@@ -277,7 +277,7 @@ def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backw
     place = _axis("irfft", x, axis)
     n = 2 * (x.shape[place] - 1) if n is None else n
     if n < 1:
-        raise ShapeError(f"irfft: {n} elements from axis {axis} of shape {x.shape}; give n of at least 1")
+        raise ShapeError(f"[irfft] {n} elements from axis {axis} of shape {x.shape}; give n of at least 1")
     half = _resized("irfft", _as_complex(x), place, n // 2 + 1)
     if half.size == 0:
         return native.full((*x.shape[:place], n, *x.shape[place + 1 :]), 0, native.real(half).dtype)
@@ -291,7 +291,7 @@ def rfftn(
     _check_norm("rfftn", norm)
     sizes, places = _sizes("rfftn", x, s, axes)
     if not places:
-        raise ShapeError("rfftn: no axes; give one at least")
+        raise ShapeError("[rfftn] no axes; give one at least")
     half = rfft(x, n=sizes[-1], axis=places[-1], norm=norm)
     rest = [half.shape[axis] if n is None else n for n, axis in zip(sizes[:-1], places[:-1], strict=True)]
     return _complex_transform("fftn", half, rest, places[:-1], norm) if rest else half
@@ -304,7 +304,7 @@ def irfftn(
     _check_norm("irfftn", norm)
     sizes, places = _sizes("irfftn", x, s, axes)
     if not places:
-        raise ShapeError("irfftn: no axes; give one at least")
+        raise ShapeError("[irfftn] no axes; give one at least")
     rest = [x.shape[axis] if n is None else n for n, axis in zip(sizes[:-1], places[:-1], strict=True)]
     half = _complex_transform("ifftn", x, rest, places[:-1], norm) if rest else x
     return irfft(half, n=sizes[-1], axis=places[-1], norm=norm)
@@ -347,13 +347,13 @@ def ihfftn(
 def _frequencies(name: str, numbers: list[int], n: int, d: float, dtype: Any) -> Any:
     dtype = native.default_float() if dtype is None else native.to_dtype(dtype)
     if "float" not in dtype.name:
-        raise DTypeError(f"{name}: frequencies of type {dtype.name}; give a real floating-point type")
+        raise DTypeError(f"[{name}] frequencies of type {dtype.name}; give a real floating-point type")
     return native.asarray([number / (n * d) for number in numbers], dtype)
 
 
 def _check_frequencies(name: str, n: int, device: Any) -> None:
     if n < 1:
-        raise ArgumentError(f"{name}: n={n}; give at least 1")
+        raise ArgumentError(f"[{name}] n={n}; give at least 1")
     check_device(device)
 
 

@@ -45,7 +45,7 @@ class TileKernel:
 
         """
         if len(inputs) != self._inputs:
-            raise ArgumentError(f"kernel {self._name}: {len(inputs)} inputs given, {self._inputs} needed")
+            raise ArgumentError(f"[kernel {self._name}] {len(inputs)} inputs given, {self._inputs} needed")
         return self._entry.run(_tensors(self._name, inputs))
 
     @property
@@ -121,7 +121,7 @@ def _number_of_inputs(function: Callable[..., Any]) -> int:
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not 1 <= len(parameters) <= MOST_INPUTS or any(each.kind not in plain for each in parameters):
         raise ArgumentError(
-            f"kernel {function.__name__}: parameters {inspect.signature(function)}; give one to "
+            f"[kernel {function.__name__}] parameters {inspect.signature(function)}; give one to "
             f"{MOST_INPUTS} positional ones, each for a tensor"
         )
     return len(parameters)
@@ -130,12 +130,12 @@ def _number_of_inputs(function: Callable[..., Any]) -> int:
 def _tensors(name: str, inputs: Sequence[Any]) -> list[Any]:
     first = next((each for each in inputs if isinstance(each, Tensor)), None)
     if first is None:
-        raise ArgumentError(f"kernel {name}: no input is a Tensor; give at least one")
+        raise ArgumentError(f"[kernel {name}] no input is a Tensor; give at least one")
     made = []
     for each in inputs:
         if not isinstance(each, (Tensor, bool, int, float)):
             raise ArgumentError(
-                f"kernel {name}: an input of type {type(each).__name__}; give tensors or numbers"
+                f"[kernel {name}] an input of type {type(each).__name__}; give tensors or numbers"
             )
         made.append(each if isinstance(each, Tensor) else native.full((), each, first.dtype))
     return made
@@ -165,11 +165,11 @@ class _EntryBuilder:
         try:
             program = captured(lambda: self._results(function(*inputs)), inputs)
         except RuntimeError as error:
-            if not str(error).startswith("jit: "):
+            if not str(error).startswith("[jit] "):
                 raise
-            reason = str(error).removeprefix("jit: ").partition(";")[0]
+            reason = str(error).removeprefix("[jit] ").partition(";")[0]
             raise ArgumentError(
-                f"kernel {self._name}: {reason}; a kernel is called once, not for each element: use ts.where"
+                f"[kernel {self._name}] {reason}; a kernel is called once, not for each element: use ts.where"
             ) from error
         program.simplify()
         return program
@@ -179,12 +179,12 @@ class _EntryBuilder:
         for each in results:
             if not isinstance(each, Tensor):
                 raise ArgumentError(
-                    f"kernel {self._name}: the function returned {type(each).__name__}; return a tensor "
+                    f"[kernel {self._name}] the function returned {type(each).__name__}; return a tensor "
                     "that is computed from its inputs"
                 )
             if not self._tile and tuple(each.shape) != (2,):
                 raise ArgumentError(
-                    f"kernel {self._name}: the function made {each.size} elements of two; use elementwise "
+                    f"[kernel {self._name}] the function made {each.size} elements of two; use elementwise "
                     "functions only, or tile=True"
                 )
         return results

@@ -105,7 +105,7 @@ def _axis(name: str, axis: int, ndim: int) -> int:
     """Axis counted from the front."""
     if not -ndim <= axis < ndim:
         raise IndexingError(
-            f"{name}: axis {axis} of a tensor with {ndim} dimensions; give one from {-ndim} to {ndim - 1}"
+            f"[{name}] axis {axis} of a tensor with {ndim} dimensions; give one from {-ndim} to {ndim - 1}"
         )
     return axis % ndim
 
@@ -125,7 +125,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     at = _axis("cross", axis, min(x1.ndim, x2.ndim)) - min(x1.ndim, x2.ndim) if axis < 0 else axis
     for x in (x1, x2):
         if x.shape[_axis("cross", at, x.ndim)] != 3:
-            raise ShapeError(f"cross: shape {x.shape}; vectors of 3 elements are needed on axis {axis}")
+            raise ShapeError(f"[cross] shape {x.shape}; vectors of 3 elements are needed on axis {axis}")
     place = _axis("cross", at, len(shape))
     a, b = (_last(native.expand(x, shape), place) for x in (x1, x2))
     following, last = native.asarray([1, 2, 0]), native.asarray([2, 0, 1])
@@ -275,7 +275,7 @@ def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> An
 def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
     """The Y with ``tensordot(Y, x, axes=ind)`` the identity: the inverse, first `ind` axes being rows."""
     if not 0 < ind <= x.ndim:
-        raise ShapeError(f"tensorinv: ind={ind} for a tensor with {x.ndim} dimensions")
+        raise ShapeError(f"[tensorinv] ind={ind} for a tensor with {x.ndim} dimensions")
     rows = math.prod(x.shape[:ind])
     inverse = inv(native.reshape(x, (rows, -1)))
     return native.reshape(inverse, (*x.shape[ind:], *x.shape[:ind]))
@@ -286,7 +286,7 @@ def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
 
 def _needs_inexact(name: str, x: Any) -> None:
     if "float" not in x.dtype.name and not is_complex(x):
-        raise DTypeError(f"{name}: not defined for {x.dtype.name}; convert with .to(float32)")
+        raise DTypeError(f"[{name}] not defined for {x.dtype.name}; convert with .to(float32)")
 
 
 @computes_in("float32")
@@ -317,7 +317,7 @@ def matrix_norm(
     _needs_inexact("matrix_norm", x)
     rows, columns = (_axis("matrix_norm", each, x.ndim) for each in axis)
     if rows == columns:
-        raise ShapeError(f"matrix_norm: axes {axis} are one")
+        raise ShapeError(f"[matrix_norm] axes {axis} are one")
     order = (*(i for i in range(x.ndim) if i not in (rows, columns)), rows, columns)
     result = native.cast(_matrix_norm(native.permute(as_single(x), order), ord), real_type(x.dtype))
     if not keepdims:
@@ -337,7 +337,7 @@ def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
         sums = native.sum(native.abs(x), axis=-2 if abs(ord) == 1 else -1)
         result = _extreme(sums, ord, -1)
     else:
-        raise ArgumentError(f"matrix_norm: ord={ord!r}; give 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
+        raise ArgumentError(f"[matrix_norm] ord={ord!r}; give 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     return result
 
 
@@ -407,7 +407,7 @@ def norm(
         return vector_norm(x, axis=axes, keepdims=keepdims)
     n = x.ndim if axes is None else len(axes)
     if n not in (1, 2):
-        raise ShapeError(f"norm: ord={ord!r} on {n} axes; give one for vectors or two for matrices")
+        raise ShapeError(f"[norm] ord={ord!r} on {n} axes; give one for vectors or two for matrices")
     if n == 1:
         return vector_norm(x, ord=ord, axis=axes, keepdims=keepdims)
     rows, columns = (-2, -1) if axes is None else axes

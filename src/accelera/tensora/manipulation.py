@@ -19,7 +19,7 @@ def _axis(axis: int, n: int, name: str) -> int:
     """Axis counted from the front."""
     if not -n <= axis < n:
         raise IndexingError(
-            f"{name}: axis {axis} of a tensor with {n} dimensions; give one from {-n} to {n - 1}"
+            f"[{name}] axis {axis} of a tensor with {n} dimensions; give one from {-n} to {n - 1}"
         )
     return axis % n
 
@@ -52,7 +52,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     for shape in shapes:
         for i, extent in enumerate(shape, n - len(shape)):
             if result[i] != 1 and extent not in (1, result[i]):
-                raise ShapeError(f"broadcast: shapes {', '.join(map(str, shapes))} do not fit at axis {i}")
+                raise ShapeError(f"[broadcast] shapes {', '.join(map(str, shapes))} do not fit at axis {i}")
             result[i] = extent if result[i] == 1 else result[i]
     return tuple(result)
 
@@ -90,7 +90,7 @@ def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: Any = None) -> Tensor
         return native.reshape(native.copy(x), shape)
     if copy is False and not native.can_view(x, shape):
         raise ShapeError(
-            f"reshape: no view of a tensor of shape {x.shape}, strides {x.strides} has shape {shape}"
+            f"[reshape] no view of a tensor of shape {x.shape}, strides {x.strides} has shape {shape}"
         )
     return native.reshape(x, shape)
 
@@ -117,7 +117,7 @@ def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
     n = x.ndim + (len(axis) if isinstance(axis, tuple) else 1)
     places = _axes(axis, n, "expand_dims")
     if len(set(places)) != len(places):
-        raise ShapeError(f"expand_dims: an axis stands twice in {axis}")
+        raise ShapeError(f"[expand_dims] an axis stands twice in {axis}")
     rest = iter(x.shape)
     return native.reshape(x, tuple(1 if i in places else next(rest) for i in range(n)))
 
@@ -136,7 +136,7 @@ def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     places = _axes(axis, x.ndim, "squeeze")
     for each in places:
         if x.shape[each] != 1:
-            raise ShapeError(f"squeeze: axis {each} of a tensor of shape {x.shape} is not of extent 1")
+            raise ShapeError(f"[squeeze] axis {each} of a tensor of shape {x.shape} is not of extent 1")
     return native.reshape(x, tuple(extent for i, extent in enumerate(x.shape) if i not in places))
 
 
@@ -160,7 +160,7 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     sources, places = (_axes(each, x.ndim, "moveaxis") for each in (source, destination))
     if len(set(sources)) != len(set(places)) or len(sources) != len(places):
         raise ShapeError(
-            f"moveaxis: axes {source} and places {destination}; give as many of both, none twice"
+            f"[moveaxis] axes {source} and places {destination}; give as many of both, none twice"
         )
     order = [i for i in range(x.ndim) if i not in sources]
     for place, each in sorted(zip(places, sources, strict=True)):
@@ -203,7 +203,7 @@ def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
     shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
     axes = axes * len(shifts) if len(axes) == 1 else axes
     if len(shifts) != len(axes):
-        raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give one for each")
+        raise ShapeError(f"[roll] {len(shifts)} shifts for {len(axes)} axes; give one for each")
     for n_places, each in zip(shifts, axes, strict=True):
         at = _axis(each, x.ndim, "roll")
         extent = x.shape[at]
@@ -258,7 +258,7 @@ def split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list
     if isinstance(sections, int):
         if sections < 1 or extent % sections:
             raise ShapeError(
-                f"split: {extent} elements in {sections} equal parts; chunk() makes unequal ones"
+                f"[split] {extent} elements in {sections} equal parts; chunk() makes unequal ones"
             )
         sections = range(extent // sections, extent, extent // sections) if extent else [0] * (sections - 1)
     bounds = [0, *sections, extent]
@@ -303,7 +303,7 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
         repeats = repeats.item()
     if isinstance(repeats, int):
         if repeats < 0:
-            raise ArgumentError(f"repeat: {repeats} repetitions; give 0 or more")
+            raise ArgumentError(f"[repeat] {repeats} repetitions; give 0 or more")
         spread = native.expand(
             native.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])),
             (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]),
@@ -311,16 +311,16 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
         return native.copy(native.reshape(spread, (*x.shape[:at], n * repeats, *x.shape[at + 1 :])))
     counts = repeats if isinstance(repeats, Tensor) else native.asarray(repeats, dtypes.int64)
     if counts.shape != (n,):
-        raise ShapeError(f"repeat: numbers of shape {counts.shape} for an axis with {n} elements")
+        raise ShapeError(f"[repeat] numbers of shape {counts.shape} for an axis with {n} elements")
     counts = native.cast(counts, dtypes.int64)
     if n and native.min(counts, None, False).item() < 0:
-        raise ArgumentError("repeat: a number of repetitions is negative; give 0 or more")
+        raise ArgumentError("[repeat] a number of repetitions is negative; give 0 or more")
     if (
         n
         and native.max(counts, None, False).item() > _MOST_ELEMENTS // n
         and sum(counts.tolist()) > _MOST_ELEMENTS
     ):
-        raise ArgumentError(f"repeat: the result would have more than {_MOST_ELEMENTS} elements")
+        raise ArgumentError(f"[repeat] the result would have more than {_MOST_ELEMENTS} elements")
     ends = native.cumsum(counts, 0)
     total = ends[-1].item() if n else 0
     return native.take(x, native.searchsorted(ends, native.arange(total), True), at)
@@ -359,7 +359,7 @@ def narrow(x: Tensor, axis: int, start: int, length: int, /) -> Tensor:
     extent = x.shape[at]
     first = int(start) + extent if start < 0 else int(start)
     if length < 0 or first < 0 or first + length > extent:
-        raise ShapeError(f"narrow: {length} elements from {start} of an axis with {extent}")
+        raise ShapeError(f"[narrow] {length} elements from {start} of an axis with {extent}")
     return x[on_axis(at, slice(first, first + length))]
 
 
@@ -369,7 +369,7 @@ def unfold(x: Tensor, axis: int, size: int, step: int, /) -> Tensor:
         return native.copy(native.expand(x, (size,)))
     at = _axis(axis, x.ndim, "unfold")
     if size > x.shape[at] or size < 0 or step < 1:
-        raise ShapeError(f"unfold: windows of {size}, step {step}, on an axis with {x.shape[at]} elements")
+        raise ShapeError(f"[unfold] windows of {size}, step {step}, on an axis with {x.shape[at]} elements")
     n = (x.shape[at] - size) // step + 1
     starts = native.reshape(native.arange(n) * step, (n, 1))
     taken = native.take(x, starts + native.arange(size), at)
@@ -391,7 +391,7 @@ def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
     if not isinstance(sections, int):
         return split(x, list(sections), axis=axis)
     if sections < 1:
-        raise ArgumentError(f"tensor_split: {sections} parts; give at least 1")
+        raise ArgumentError(f"[tensor_split] {sections} parts; give at least 1")
     size, longer = divmod(x.shape[_axis(axis, x.ndim, "tensor_split")], sections)
     sizes = [size + 1] * longer + [size] * (sections - longer)
     return split(x, list(itertools.accumulate(sizes))[:-1], axis=axis)
@@ -416,7 +416,7 @@ def sum_to_size(x: Tensor, shape: tuple[int, ...], /) -> Tensor:
     """Sum over the axes along which a tensor of this shape would be broadcast to the shape of `x`."""
     skip = x.ndim - len(shape)
     if skip < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[skip:], strict=True)):
-        raise ShapeError(f"sum_to_size: shape {shape} does not broadcast to {x.shape}")
+        raise ShapeError(f"[sum_to_size] shape {shape} does not broadcast to {x.shape}")
     axes = tuple(i for i in range(x.ndim) if i < skip or (shape[i - skip] == 1 and x.shape[i] != 1))
     return native.reshape(native.sum(x, axes, True), shape) if axes else native.copy(x)
 
@@ -453,7 +453,7 @@ def rot90(x: Tensor, k: int = 1, axes: tuple[int, int] = (0, 1), /) -> Tensor:
     """Quarter turns, `k` of them, from the first axis towards the second one."""
     a, b = _axes(tuple(axes), x.ndim, "rot90")
     if a == b:
-        raise ShapeError(f"rot90: axes {axes} are one")
+        raise ShapeError(f"[rot90] axes {axes} are one")
     turns = k % 4
     if turns == 0:
         return native.copy(x)

@@ -73,7 +73,7 @@ class Recording:
 
         """
         if self._columns is None:
-            raise StateError("Recording: the with block has not ended; take the trace behind it")
+            raise StateError("[Recording] the with block has not ended; take the trace behind it")
         buffers, kinds, steps, sizes, roles, names, ops, flops, seconds = self._columns
         return Trace.from_arrays(
             buffers,

@@ -88,7 +88,7 @@ def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
     """
     if api_version not in (None, *API_VERSIONS):
         raise ArgumentError(
-            f"__array_namespace__: version {api_version!r}; give one of {', '.join(API_VERSIONS)}"
+            f"[__array_namespace__] version {api_version!r}; give one of {', '.join(API_VERSIONS)}"
         )
     return sys.modules["accelera.tensora"]
 
@@ -107,7 +107,7 @@ def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
     from accelera.tensora import cuda
 
     if placed(self, device).device == "cpu" == self.device:
-        raise ArgumentError("to_device: a stream for the CPU, which has none")
+        raise ArgumentError("[to_device] a stream for the CPU, which has none")
     with cuda.stream(stream):
         return placed(self, device)
 
@@ -130,7 +130,7 @@ def transposed(self: Any) -> Any:
 def iterate(self: Any) -> Iterator[Any]:
     """Views of the slices along the first axis."""
     if self.ndim == 0:
-        raise ArgumentError("tensora: a 0-d tensor has nothing to iterate over; item() gives its number")
+        raise ArgumentError("[tensora] a 0-d tensor has nothing to iterate over; item() gives its number")
     return (self[i] for i in range(self.shape[0]))
 
 
@@ -176,7 +176,7 @@ def to_numpy(self: Any) -> Any:
     """
     if self.requires_grad:
         raise StateError(
-            "numpy: the tensor requires gradients, which NumPy would not see; use .detach().numpy()"
+            "[numpy] the tensor requires gradients, which NumPy would not see; use .detach().numpy()"
         )
     return to_array(self)
 
@@ -205,7 +205,7 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
     if dtype is not None and found.dtype != dtype:
         if copy is False:
             raise ArgumentError(
-                f"__array__: {self.dtype} becomes {dtype} only in a copy; leave copy=False out"
+                f"[__array__] {self.dtype} becomes {dtype} only in a copy; leave copy=False out"
             )
         return found.astype(dtype)
     return found.copy() if copy else found

@@ -46,7 +46,7 @@ def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
     if isinstance(x1, Tensor) and isinstance(x2, Tensor):
         if out is not None or budget is not None:
             raise ArgumentError(
-                "matmul: out and budget are for files and stores; two tensors give a new tensor"
+                "[matmul] out and budget are for files and stores; two tensors give a new tensor"
             )
         return native.matmul(x1, x2)
     from accelera.engine import MatrixEngine  # loaded by those who need it
@@ -77,7 +77,7 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 
     """
     if x.ndim < 2:
-        raise ShapeError(f"matrix_transpose: a tensor of shape {x.shape}; give a matrix or a stack of them")
+        raise ShapeError(f"[matrix_transpose] a tensor of shape {x.shape}; give a matrix or a stack of them")
     return native.permute(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
@@ -110,7 +110,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
     extents = [x1.shape[i] for i in first]
     if extents != [x2.shape[i] for i in second]:
         raise ShapeError(
-            f"tensordot: axes {first} of shape {x1.shape} and {second} of {x2.shape} differ in extent"
+            f"[tensordot] axes {first} of shape {x1.shape} and {second} of {x2.shape} differ in extent"
         )
     left = [i for i in range(x1.ndim) if i not in first]
     right = [i for i in range(x2.ndim) if i not in second]
@@ -141,7 +141,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
     """
     if x1.shape[axis] != x2.shape[axis]:
-        raise ShapeError(f"vecdot: axis {axis} of shapes {x1.shape} and {x2.shape} differs in extent")
+        raise ShapeError(f"[vecdot] axis {axis} of shapes {x1.shape} and {x2.shape} differs in extent")
     dtype = native.promote(x1.dtype, x2.dtype)
     first = native.conj(x1) if x1.dtype.name.startswith("complex") else x1
     return native.cast(native.sum(native.multiply(first, x2), axis), dtype)
@@ -194,7 +194,7 @@ def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 
 def outer(x1: Any, x2: Any, /) -> Any:
     """Products of each element of one vector with each of another, of shape ``(x1.size, x2.size)``."""
     if x1.ndim != 1 or x2.ndim != 1:
-        raise ShapeError(f"outer: shapes {x1.shape} and {x2.shape}; two vectors are needed")
+        raise ShapeError(f"[outer] shapes {x1.shape} and {x2.shape}; two vectors are needed")
     return native.multiply(x1[:, None], x2[None, :])
 
 
@@ -202,7 +202,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
 def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Sum of the products of the elements of two vectors of one size."""
     if x1.ndim != 1 or x1.shape != x2.shape:
-        raise ShapeError(f"dot: shapes {x1.shape} and {x2.shape}; two vectors of one size are needed")
+        raise ShapeError(f"[dot] shapes {x1.shape} and {x2.shape}; two vectors of one size are needed")
     return native.matmul(x1, x2)
 
 
@@ -249,9 +249,9 @@ def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
 
     """
     if x1.shape[-1] != x2.shape[-1]:
-        raise ShapeError(f"cdist: shapes {x1.shape} and {x2.shape}; rows of as many columns are needed")
+        raise ShapeError(f"[cdist] shapes {x1.shape} and {x2.shape}; rows of as many columns are needed")
     if p < 0:
-        raise ArgumentError(f"cdist: p={p}; give 0 or more")
+        raise ArgumentError(f"[cdist] p={p}; give 0 or more")
     difference = native.abs(native.subtract(x1[..., :, None, :], x2[..., None, :, :]))
     if p == 0:
         return native.cast(native.sum(native.not_equal(difference, 0), -1), difference.dtype)
@@ -302,7 +302,7 @@ def block_diag(*arrays: Tensor) -> Tensor:
 def multi_dot(arrays: Sequence[Any], /) -> Any:
     """Product of several matrices in the order that needs the fewest operations; the ends may be vectors."""
     if len(arrays) < 2:
-        raise ArgumentError(f"multi_dot: {len(arrays)} matrices; give at least 2")
+        raise ArgumentError(f"[multi_dot] {len(arrays)} matrices; give at least 2")
     first, last = arrays[0], arrays[-1]
     chain = [
         first[None, :] if first.ndim == 1 else first,
@@ -377,13 +377,13 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
         for label, extent in zip(term, x.shape, strict=True):
             if extents.get(label, 1) not in (1, extent) and extent != 1:
                 raise ShapeError(
-                    f"einsum: '{label}' is {extents[label]} in one operand and {extent} in another"
+                    f"[einsum] '{label}' is {extents[label]} in one operand and {extent} in another"
                 )
             extents[label] = max(extents.get(label, 1), extent) if extent else 0
     missing = [label for label in output if label not in extents]
     if missing or len(set(output)) != len(output):
         raise ArgumentError(
-            f"einsum: the output of {subscripts!r} names {missing or output}; each of the inputs', once"
+            f"[einsum] the output of {subscripts!r} names {missing or output}; each of the inputs', once"
         )
     labels: list[Any] = []
     found = None
@@ -401,13 +401,13 @@ def _parse_einsum(subscripts: str, operands: Sequence[Any]) -> tuple[list[list[A
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != len(operands):
-        raise ArgumentError(f"einsum: {subscripts!r} has {len(parts)} operands; {len(operands)} given")
+        raise ArgumentError(f"[einsum] {subscripts!r} has {len(parts)} operands; {len(operands)} given")
     terms, most = [], 0
     for part, x in zip(parts, operands, strict=True):
         head, dots, tail = part.partition("...")
         n = x.ndim - len(head) - len(tail)
         if n < 0 or (n and not dots):
-            raise ShapeError(f"einsum: {part!r} for an operand with {x.ndim} axes")
+            raise ShapeError(f"[einsum] {part!r} for an operand with {x.ndim} axes")
         most = max(most, n)
         terms.append([*head, *range(-n, 0), *tail])
     if arrow:

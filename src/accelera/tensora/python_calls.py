@@ -86,7 +86,7 @@ def host_call(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         if len(args) > 1 or kwargs:
             raise StateError(
-                f"jit: {method.__qualname__} with arguments cannot be captured; call it outside of the "
+                f"[jit] {method.__qualname__} with arguments cannot be captured; call it outside of the "
                 "function"
             )
         result: R = trace.host_call(lambda: method(*args, **kwargs), method.__qualname__)
@@ -102,7 +102,7 @@ def uncaptured(method: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         if current.trace is not None:
             raise StateError(
-                f"jit: {method.__qualname__} cannot be captured; call it outside of the function"
+                f"[jit] {method.__qualname__} cannot be captured; call it outside of the function"
             )
         return method(*args, **kwargs)
 

@@ -74,7 +74,7 @@ class Generator:
     def state(self, state: tuple[int, int]) -> None:
         seed, draws = state
         if not (0 <= seed < _WORD and 0 <= draws < _WORD):
-            raise ArgumentError(f"Generator.state: {state}; give the two numbers that `state` returned")
+            raise ArgumentError(f"[Generator.state] {state}; give the two numbers that `state` returned")
         self._note_access("state")
         with self._lock:
             self._seed, self._draws = seed, draws
@@ -129,11 +129,11 @@ class Generator:
         first, end = (0, low) if high is None else (low, high)
         kind = native.to_dtype(dtype)
         if kind.name not in _LIMITS:
-            raise DTypeError(f"integers: elements of type {kind.name}; give an integer type")
+            raise DTypeError(f"[integers] elements of type {kind.name}; give an integer type")
         least, most = _LIMITS[kind.name]
         if not least <= first < end <= most + 1:
             raise ArgumentError(
-                f"integers: from {first} to below {end} as {kind.name}; "
+                f"[integers] from {first} to below {end} as {kind.name}; "
                 f"give low < high, between {least} and {most + 1}"
             )
         low_word = first if first < 1 << 63 else first - _WORD
@@ -149,7 +149,7 @@ class Generator:
     def permutation(self, n: int) -> Any:
         """The numbers below `n` in any order, as int64."""
         if n < 0:
-            raise ArgumentError(f"permutation: n={n}; give 0 or more")
+            raise ArgumentError(f"[permutation] n={n}; give 0 or more")
         return native.random_permutation(*self._next(), n)
 
     def bernoulli(self, p: Any, shape: Shape | None = None) -> Any:
@@ -169,7 +169,7 @@ class Generator:
         else:
             chances = native.asarray(float(p), native.dtype.float64)
         if not native.holds(native.all(native.logical_and(chances >= 0, chances <= 1))):
-            raise ArgumentError("bernoulli: probabilities below 0 or above 1, or NaN")
+            raise ArgumentError("[bernoulli] probabilities below 0 or above 1, or NaN")
         wanted = tuple(chances.shape) if shape is None else _shape(shape)
         return native.less(self.uniform(wanted, native.dtype.float64), chances)
 

@@ -24,7 +24,7 @@ def _cast_for_sum(x: Any, dtype: Any, name: str) -> Any:
         return x
     wanted = dtypes.as_dtype(dtype)
     if x.dtype in dtypes.KINDS["complex floating"] and wanted not in dtypes.KINDS["complex floating"]:
-        raise DTypeError(f"{name}: complex elements in {wanted}; take real() before")
+        raise DTypeError(f"[{name}] complex elements in {wanted}; take real() before")
     return native.cast(x, wanted)
 
 
@@ -110,7 +110,7 @@ def as_inexact(x: Any, name: str) -> Any:
     if x.dtype in (dtypes.float16, dtypes.bfloat16):
         return native.cast(x, dtypes.float32)
     if x.dtype == dtypes.bool:
-        raise DTypeError(f"{name}: not defined for bool; convert with .to(float32)")
+        raise DTypeError(f"[{name}] not defined for bool; convert with .to(float32)")
     return x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.default_dtype())
 
 
@@ -235,7 +235,7 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | 
         return native.reshape(_cumulative(name, native.reshape(x, (1,)), 0, dtype, initial), ())
     if axis is None:
         if x.ndim > 1:
-            raise ShapeError(f"{name}: a tensor with {x.ndim} dimensions; give the axis")
+            raise ShapeError(f"[{name}] a tensor with {x.ndim} dimensions; give the axis")
         axis = 0
         x = native.reshape(x, (1,)) if x.ndim == 0 else x
     found = getattr(native, {"cumulative_sum": "cumsum", "cumulative_prod": "cumprod"}[name])(
@@ -300,7 +300,7 @@ def diff(
 
     """
     if n < 0:
-        raise ArgumentError(f"diff: n={n}; give 0 or more")
+        raise ArgumentError(f"[diff] n={n}; give 0 or more")
     if n == 0:
         return native.copy(x)
     parts = [each for each in (prepend, x, append) if each is not None]

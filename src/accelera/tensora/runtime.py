@@ -78,7 +78,7 @@ class fusion:  # noqa: N801 - used as a function and as a context, like torch.se
 
     def __init__(self, enabled: bool = True, *, least: int = 32768) -> None:
         if least < 1:
-            raise ArgumentError(f"fusion: least={least}; give at least 1")
+            raise ArgumentError(f"[fusion] least={least}; give at least 1")
         self._before = native.fusion_least()
         native.set_fusion_least(least if enabled else _NEVER)
 

@@ -87,7 +87,7 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selec
     """
     if x.ndim == 0:
         if k > 1:
-            raise ShapeError(f"topk: {k} elements of a 0-d tensor")
+            raise ShapeError(f"[topk] {k} elements of a 0-d tensor")
         return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     indices = native.argsort(x, axis, largest, k)
     return Selected(native.take_along_axis(x, indices, axis), indices)
@@ -137,7 +137,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 
     """
     if x.ndim == 0:
-        raise ShapeError("nonzero: a 0-d tensor has no axis to give indices of")
+        raise ShapeError("[nonzero] a 0-d tensor has no axis to give indices of")
     return tuple(native.nonzero(x))
 
 
@@ -157,7 +157,7 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
 
     """
     if side not in ("left", "right"):
-        raise ArgumentError(f"searchsorted: side={side!r}; give 'left' or 'right'")
+        raise ArgumentError(f"[searchsorted] side={side!r}; give 'left' or 'right'")
     if not isinstance(x2, Tensor):
         x2 = native.asarray(x2)
     in_order = x1 if sorter is None else native.take_along_axis(x1, sorter, x1.ndim - 1)
@@ -234,7 +234,7 @@ def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
     """
     if axis is None:
         if x.ndim != 1:
-            raise ShapeError(f"take: a tensor with {x.ndim} dimensions; give the axis")
+            raise ShapeError(f"[take] a tensor with {x.ndim} dimensions; give the axis")
         axis = 0
     return native.take(x, indices, axis)
 
@@ -258,7 +258,9 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 
     """
     if x.ndim != indices.ndim:
-        raise ShapeError(f"take_along_axis: indices of shape {indices.shape} for a tensor of shape {x.shape}")
+        raise ShapeError(
+            f"[take_along_axis] indices of shape {indices.shape} for a tensor of shape {x.shape}"
+        )
     at = axis % x.ndim
     shape = [max(a, b) if 1 in (a, b) else a for a, b in zip(x.shape, indices.shape, strict=True)]
     shape[at] = indices.shape[at]
@@ -392,7 +394,7 @@ def scatter_reduce(
     """
     if reduce not in ("sum", "prod", "mean", "amin", "amax"):
         raise ArgumentError(
-            f"scatter_reduce: reduce={reduce!r}; give 'sum', 'prod', 'mean', 'amin' or 'amax'"
+            f"[scatter_reduce] reduce={reduce!r}; give 'sum', 'prod', 'mean', 'amin' or 'amax'"
         )
     shape, at = tuple(x.shape), axis % max(x.ndim, 1)
     x, indices = _lined(x), _lined(indices)
@@ -507,7 +509,7 @@ def masked_scatter(x: Tensor, mask: Tensor, values: Tensor, /) -> Tensor:
     flat = native.reshape(native.expand(mask, shape), (-1,))
     places = native.nonzero(flat)[0]
     if places.size > values.size:
-        raise ArgumentError(f"masked_scatter: {values.size} values for {places.size} places")
+        raise ArgumentError(f"[masked_scatter] {values.size} values for {places.size} places")
     taken = native.reshape(values, (values.size,))[: places.size]
     found = native.put(native.reshape(native.expand(x, shape), (-1,)), places, taken, 0)
     return native.reshape(found, shape)

@@ -107,7 +107,7 @@ def log_ndtr(x: Any, /) -> Any:
 def multigammaln(x: Any, p: int, /) -> Any:
     """Logarithm of the multivariate gamma function of dimension `p`, for x > (p - 1) / 2."""
     if p < 1:
-        raise ArgumentError(f"multigammaln: p={p}; give at least 1")
+        raise ArgumentError(f"[multigammaln] p={p}; give at least 1")
     places = native.cast(native.arange(p), x.dtype) * -0.5
     terms = native.lgamma(native.add(native.reshape(x, (*x.shape, 1)), places))
     return native.add(native.sum(terms, -1), p * (p - 1) / 4 * math.log(math.pi))
@@ -126,7 +126,7 @@ def ndtri(x: Any, /) -> Any:
 def polygamma(n: int, x: Any, /) -> Any:
     """Return the `n`-th derivative of `digamma`, for n = 0, 1, ..."""
     if n < 0:
-        raise ArgumentError(f"polygamma: n={n}; give 0 or more")
+        raise ArgumentError(f"[polygamma] n={n}; give 0 or more")
     return native.polygamma(float(n), x)
 
 
@@ -164,7 +164,7 @@ def _call_scipy(compute: Callable[..., Any], *given: Any) -> Any:
     kind = dtypes.result_type(*given)
     wanted = kind if kind in dtypes.KINDS["real floating"] else dtypes.default_dtype()
     if kind in dtypes.KINDS["complex floating"]:
-        raise DTypeError(f"special: not defined for {kind.name}")
+        raise DTypeError(f"[special] not defined for {kind.name}")
     arrays = [
         np.asarray(native.cast(x.detach().cpu(), dtypes.float64)) if isinstance(x, Tensor) else x
         for x in given
@@ -230,7 +230,7 @@ def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
         degree = np.trunc(np.asarray(n, np.float64))
         if np.any(degree > LARGEST_DEGREE):
             raise ArgumentError(
-                f"polynomial: degree {np.nanmax(degree):g} is too large; give at most {LARGEST_DEGREE:,}"
+                f"[polynomial] degree {np.nanmax(degree):g} is too large; give at most {LARGEST_DEGREE:,}"
             )
         whole = np.where(degree > 0, degree, 0).astype(np.int64)
         values = np.where(degree < 0, 0.0, compute(sp, whole, np.asarray(x, np.float64)))

@@ -91,7 +91,7 @@ def kthvalue(x: Tensor, k: int, /, *, axis: int = -1, keepdims: bool = False) ->
         return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     at, n = axis % x.ndim, x.shape[axis]
     if not 1 <= k <= n:
-        raise ShapeError(f"kthvalue: k={k} for an axis with {n} elements; give a number from 1 to {n}")
+        raise ShapeError(f"[kthvalue] k={k} for an axis with {n} elements; give a number from 1 to {n}")
     return _gather_selected(x, native.argsort(x, at, False)[on_axis(at, slice(k - 1, k))], at, keepdims)
 
 
@@ -126,7 +126,7 @@ def _median(x: Any, axis: int | None, keepdims: bool, skips: bool) -> Any:
 def _median_along(x: Any, axis: int, keepdims: bool, skips: bool) -> Selected:
     n = x.shape[axis]
     if n == 0:
-        raise ShapeError(f"median: shape {x.shape} has no element along the axis")
+        raise ShapeError(f"[median] shape {x.shape} has no element along the axis")
     order = native.argsort(x, axis, False)
     numbers = native.sum(native.logical_not(native.isnan(x)), axis, True)
     middle = native.floor_divide(native.subtract(numbers, 1), 2)
@@ -198,19 +198,19 @@ def nanquantile(
 def _quantile(x: Any, q: Any, axis: int | None, keepdims: bool, interpolation: str, skips: bool) -> Any:
     if interpolation not in INTERPOLATIONS:
         raise ArgumentError(
-            f"quantile: interpolation={interpolation!r}; give one of {', '.join(INTERPOLATIONS)}"
+            f"[quantile] interpolation={interpolation!r}; give one of {', '.join(INTERPOLATIONS)}"
         )
     if x.dtype not in dtypes.KINDS["real floating"]:
-        raise DTypeError(f"quantile: elements of type {x.dtype.name}; convert with .to(float32)")
+        raise DTypeError(f"[quantile] elements of type {x.dtype.name}; convert with .to(float32)")
     length = x.size if axis is None or x.ndim == 0 else x.shape[axis]
     if length == 0:
-        raise ShapeError(f"quantile: shape {tuple(x.shape)} has no element along the axis")
+        raise ShapeError(f"[quantile] shape {tuple(x.shape)} has no element along the axis")
     # Ranks of long axes are no float32 numbers, and those of shorter ones no float16 numbers.
     is_double = x.dtype == dtypes.float64 or length > _MAX_SINGLE_RANK
     kind = dtypes.float64 if is_double else dtypes.float32
     levels = native.cast(q, kind) if isinstance(q, Tensor) else native.asarray(q, kind)
     if levels.ndim > 1 or not builtins.bool(native.all(native.logical_and(levels >= 0, levels <= 1))):
-        raise ArgumentError("quantile: q must be a number or a vector of numbers from 0 to 1")
+        raise ArgumentError("[quantile] q must be a number or a vector of numbers from 0 to 1")
     at = 0 if axis is None or x.ndim == 0 else axis % x.ndim
     lines = native.reshape(x, (x.size,)) if axis is None or x.ndim == 0 else x
     kept = (1,) * x.ndim if axis is None else (*x.shape[:at], 1, *x.shape[at + 1 :]) if x.ndim else ()
@@ -264,7 +264,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, /, *, minlength: int = 0)
 
     """
     if x.ndim != 1 or (x.size and native.min(x).item() < 0):
-        raise ShapeError(f"bincount: shape {x.shape}; give a vector of integers that are not negative")
+        raise ShapeError(f"[bincount] shape {x.shape}; give a vector of integers that are not negative")
     n = builtins.max(native.max(x).item() + 1 if x.size else 0, minlength)
     counted = native.full(tuple(x.shape), 1, dtypes.int64) if weights is None else weights
     if weights is not None and weights.dtype not in dtypes.INEXACT:
@@ -279,7 +279,7 @@ def histc(x: Tensor, bins: int = 100, /, *, min: float = 0, max: float = 0) -> T
     """
     low, high = _value_range(x, min, max)
     if bins < 1:
-        raise ArgumentError(f"histc: bins={bins}; give at least 1")
+        raise ArgumentError(f"[histc] bins={bins}; give at least 1")
     inside = x[native.logical_and(native.greater_equal(x, low), native.less_equal(x, high))]
     place = native.cast(
         native.multiply(native.divide(native.subtract(inside, low), high - low), bins), dtypes.int64
@@ -363,7 +363,7 @@ def gradient(x: Tensor, /, *, spacing: Any = 1, axis: Axes = None, edge_order: i
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
     steps = spacing if isinstance(spacing, Sequence) else [spacing] * len(axes)
     if edge_order not in (1, 2) or len(steps) != len(axes):
-        raise ShapeError(f"gradient: edge_order={edge_order}, {len(steps)} spacings for {len(axes)} axes")
+        raise ShapeError(f"[gradient] edge_order={edge_order}, {len(steps)} spacings for {len(axes)} axes")
     return [
         _derivative_along(x, step, each % x.ndim, edge_order) for each, step in zip(axes, steps, strict=True)
     ]
@@ -372,7 +372,7 @@ def gradient(x: Tensor, /, *, spacing: Any = 1, axis: Axes = None, edge_order: i
 def _derivative_along(x: Any, step: Any, axis: int, edge_order: int) -> Any:
     n = x.shape[axis]
     if n <= edge_order:
-        raise ShapeError(f"gradient: axis {axis} has {n} elements; {edge_order + 1} are needed")
+        raise ShapeError(f"[gradient] axis {axis} has {n} elements; {edge_order + 1} are needed")
     behind = (1,) * (x.ndim - axis - 1)
     if isinstance(step, Tensor) and step.ndim:
         widths = native.reshape(diff(step), (-1, *behind))

@@ -39,8 +39,8 @@ def flatten(value: Any, tensors: list[Any]) -> Hashable:
         hash(value)
     except TypeError:
         raise ArgumentError(
-            f"jit: a value of type {type(value).__name__} given or returned; use tensors, values that can be "
-            "hashed, and lists, tuples and dicts of them"
+            f"[jit] a value of type {type(value).__name__} given or returned; use tensors, values that can "
+            "be hashed, and lists, tuples and dicts of them"
         ) from None
     return type(value), value
 

@@ -115,7 +115,7 @@ class TrainingBudget:
         native.memory_stats(self.device)  # raises ValueError if there is no such device
         if optimizer is not None and not getattr(optimizer, "separable", False):
             raise ArgumentError(
-                f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
+                f"[budget] {type(optimizer).__name__} cannot change one parameter at a time; "
                 "leave optimizer= out"
             )
         self._optimizer = optimizer
@@ -249,9 +249,10 @@ class TrainingBudget:
         part = "the step" if error is None else "what ran before contents were read"
         if not self._steps.used_bytes:
             self._steps = None  # the next one is as large as the limit allows then
+        reason = measured.refusal or str(error).removeprefix("[budget] ")
         return BudgetExceededError(
-            f"{measured.refusal or error}; {now.outside_bytes} bytes are outside of the step. "
-            f"[budget] asked for {self.limit_bytes} bytes; {needed} are enough for {part}",
+            f"[budget] {reason}; {now.outside_bytes} bytes are outside of the step. The limit is "
+            f"{self.limit_bytes} bytes; {needed} are enough for {part}",
             needed_bytes=needed,
             budget_bytes=self.limit_bytes,
         )
@@ -261,7 +262,7 @@ class TrainingBudget:
     def _recorded_plans(self) -> StepPlans:
         plans = self._plans.get(self._current.key)
         if plans is None:
-            raise StateError("budget: no step was recorded; run one before its plans are asked for")
+            raise StateError("[budget] no step was recorded; run one before its plans are asked for")
         return plans
 
     def _fixed_bytes(self) -> int:
@@ -462,6 +463,6 @@ def explain(step: Any) -> str:
     found = step if isinstance(step, TrainingBudget) else getattr(step, "budget", None)
     if not isinstance(found, TrainingBudget):
         raise ArgumentError(
-            f"explain: a {type(step).__name__}; give a TrainingBudget or a function decorated with one"
+            f"[explain] a {type(step).__name__}; give a TrainingBudget or a function decorated with one"
         )
     return found.explain()

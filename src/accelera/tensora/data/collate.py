@@ -57,7 +57,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if hasattr(first, "__dlpack__"):
         return stack([asarray(each) for each in batch])
     raise ArgumentError(
-        f"default_collate: a sample has a {type(first).__name__}; give tensors, arrays, numbers, strings, "
+        f"[default_collate] a sample has a {type(first).__name__}; give tensors, arrays, numbers, strings, "
         "mappings or sequences of them, or a collate_fn of your own"
     )
 
@@ -65,7 +65,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 def _arrays(batch: Sequence[Any]) -> Any:
     if batch[0].dtype.kind in "SUO":
         raise DTypeError(
-            f"default_collate: an array of {batch[0].dtype}; give numbers, or a collate_fn of your own"
+            f"[default_collate] an array of {batch[0].dtype}; give numbers, or a collate_fn of your own"
         )
     return stack([asarray(np.asarray(each)) for each in batch])
 
@@ -79,7 +79,7 @@ def _sequences(batch: Sequence[Any]) -> Any:
     lengths = {len(each) for each in batch}
     if len(lengths) > 1:
         raise ArgumentError(
-            f"default_collate: sequences of {sorted(lengths)} items in one batch; make them alike, "
+            f"[default_collate] sequences of {sorted(lengths)} items in one batch; make them alike, "
             "or give a collate_fn of your own"
         )
     return _sequence(batch[0], [default_collate(each) for each in zip(*batch, strict=True)])

@@ -45,7 +45,9 @@ class IterableDataset(Dataset[Sample], ABC):
 
     def __getitem__(self, index: Any) -> Sample:
         """Raise TypeError, as a stream has no numbers."""
-        raise ArgumentError(f"{type(self).__name__}[{index!r}]: its samples are a stream; iterate over it")
+        raise ArgumentError(
+            f"[{type(self).__name__}] index {index!r}: its samples are a stream; iterate over it"
+        )
 
     def __add__(self, other: Dataset[Any]) -> ChainDataset:  # type: ignore[override]
         """Samples of this stream, then those of another."""
@@ -69,10 +71,10 @@ class TensorDataset(Dataset[tuple[Any, ...]]):
 
     def __init__(self, *tensors: Any) -> None:
         if not tensors:
-            raise ArgumentError("TensorDataset: no tensors; give at least one")
+            raise ArgumentError("[TensorDataset] no tensors; give at least one")
         rows = [each.shape[0] for each in tensors]
         if len(set(rows)) > 1:
-            raise ArgumentError(f"TensorDataset: tensors of {rows} rows; give tensors with as many")
+            raise ArgumentError(f"[TensorDataset] tensors of {rows} rows; give tensors with as many")
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
@@ -103,11 +105,11 @@ class StackDataset(Dataset[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if bool(args) == bool(kwargs):
-            raise ArgumentError("StackDataset: give datasets either by position or by name")
+            raise ArgumentError("[StackDataset] give datasets either by position or by name")
         self.datasets: tuple[Any, ...] | dict[str, Any] = args or kwargs
         lengths = [len(each) for each in self._parts()]
         if len(set(lengths)) > 1:
-            raise ArgumentError(f"StackDataset: datasets of {lengths} samples; give datasets with as many")
+            raise ArgumentError(f"[StackDataset] datasets of {lengths} samples; give datasets with as many")
 
     def _parts(self) -> list[Any]:
         return [*(self.datasets.values() if isinstance(self.datasets, dict) else self.datasets)]
@@ -141,9 +143,9 @@ class ConcatDataset(Dataset[Any]):
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ArgumentError("ConcatDataset: no datasets; give at least one")
+            raise ArgumentError("[ConcatDataset] no datasets; give at least one")
         if any(isinstance(each, IterableDataset) for each in self.datasets):
-            raise ArgumentError("ConcatDataset: a stream has no numbers; use ChainDataset")
+            raise ArgumentError("[ConcatDataset] a stream has no numbers; use ChainDataset")
         self.cumulative_sizes = list(itertools.accumulate(len(each) for each in self.datasets))
 
     def __len__(self) -> int:
@@ -154,7 +156,7 @@ class ConcatDataset(Dataset[Any]):
         """Return the sample of the dataset that has this number; negative ones count from the end."""
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
-            raise IndexingError(f"ConcatDataset[{index}]: there are {len(self)} samples")
+            raise IndexingError(f"[ConcatDataset] index {index}: there are {len(self)} samples")
         which = bisect.bisect_right(self.cumulative_sizes, number)
         return self.datasets[which][number - (self.cumulative_sizes[which - 1] if which else 0)]
 
@@ -174,7 +176,7 @@ class ChainDataset(IterableDataset[Any]):
         for each in self.datasets:
             if not isinstance(each, IterableDataset):
                 raise ArgumentError(
-                    f"ChainDataset: a {type(each).__name__} is no IterableDataset; give streams"
+                    f"[ChainDataset] a {type(each).__name__} is no IterableDataset; give streams"
                 )
 
     def __iter__(self) -> Iterator[Any]:
@@ -252,7 +254,7 @@ def _counts(total: int, lengths: Sequence[int | float]) -> list[int]:
         return counts
     if sum(lengths) != total or any(each < 0 or each != int(each) for each in lengths):
         raise ArgumentError(
-            f"random_split: lengths {[*lengths]} of {total} samples; give numbers that add up to {total}, "
+            f"[random_split] lengths {[*lengths]} of {total} samples; give numbers that add up to {total}, "
             "or shares that add up to 1"
         )
     return [int(each) for each in lengths]

@@ -138,9 +138,9 @@ class DataLoader:
     def _check_workers(self) -> None:
         n, factor = self.num_workers, self.prefetch_factor
         if n < 0 or self.timeout < 0:
-            raise ArgumentError(f"DataLoader: num_workers={n}, timeout={self.timeout}; give 0 or more")
+            raise ArgumentError(f"[DataLoader] num_workers={n}, timeout={self.timeout}; give 0 or more")
         if factor is not None and factor < 1:
-            raise ArgumentError(f"DataLoader: prefetch_factor={factor}; give 1 or more, or None")
+            raise ArgumentError(f"[DataLoader] prefetch_factor={factor}; give 1 or more, or None")
         if n == 0:
             given = {
                 "prefetch_factor": factor,
@@ -155,7 +155,7 @@ class DataLoader:
         if is_stream(self.dataset):
             if self.batch_size is not None and self.batch_size < 1:
                 raise ArgumentError(
-                    f"DataLoader: batch_size={self.batch_size}; give a positive integer, or None"
+                    f"[DataLoader] batch_size={self.batch_size}; give a positive integer, or None"
                 )
             return None, None
         if batch_sampler is not None:
@@ -257,7 +257,7 @@ class DataLoader:
         wanted = {"position", "seed", "sampler", "sampler_now", "generator"}
         if state_dict.keys() != wanted:
             raise ArgumentError(
-                f"DataLoader.load_state_dict: give what state_dict returned, with {sorted(wanted)}"
+                f"[DataLoader.load_state_dict] give what state_dict returned, with {sorted(wanted)}"
             )
         if self.generator is not None and state_dict["generator"] is not None:
             self.generator.state = state_dict["generator"]
@@ -400,4 +400,4 @@ def _exclude(what: str, **others: Any) -> None:
     given = [name for name, value in others.items() if value is not None and value is not False]
     given = [name for name in given if not (isinstance(others[name], (int, float)) and others[name] == 0)]
     if given:
-        raise ArgumentError(f"DataLoader: {', '.join(given)} does not go with {what}; leave one of them out")
+        raise ArgumentError(f"[DataLoader] {', '.join(given)} does not go with {what}; leave one of them out")

@@ -25,7 +25,7 @@ class Sampler(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Begin an epoch."""
-        raise UnsupportedError(f"{type(self).__name__} has no __iter__; define it")
+        raise UnsupportedError(f"[{type(self).__name__}] it has no __iter__; define it")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that determines the order of the next epoch."""
@@ -104,7 +104,9 @@ class RandomSampler(_Random):
         generator: Generator | None = None,
     ) -> None:
         if num_samples is not None and not _is_positive(num_samples):
-            raise ArgumentError(f"RandomSampler: num_samples={num_samples}; give a positive integer, or None")
+            raise ArgumentError(
+                f"[RandomSampler] num_samples={num_samples}; give a positive integer, or None"
+            )
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
         self._num_samples = num_samples
 
@@ -119,7 +121,7 @@ class RandomSampler(_Random):
         if not wanted:
             return iter(())
         if not total:
-            raise ArgumentError(f"RandomSampler: {wanted} of no samples; give a dataset that has some")
+            raise ArgumentError(f"[RandomSampler] {wanted} of no samples; give a dataset that has some")
         if self.replacement:
             return _integers(source.integers(total, shape=(wanted,)))
         orders = [source.permutation(total) for _ in range(-(-wanted // total))]
@@ -187,14 +189,14 @@ class WeightedRandomSampler(_Random):
         generator: Generator | None = None,
     ) -> None:
         if not _is_positive(num_samples):
-            raise ArgumentError(f"WeightedRandomSampler: num_samples={num_samples}; give a positive integer")
+            raise ArgumentError(f"[WeightedRandomSampler] num_samples={num_samples}; give a positive integer")
         self.weights = np.array(weights, np.float64)
         if self.weights.ndim != 1 or not np.isfinite(self.weights).all() or (self.weights < 0).any():
-            raise ArgumentError("WeightedRandomSampler: give a sequence of finite weights, 0 or more")
+            raise ArgumentError("[WeightedRandomSampler] give a sequence of finite weights, 0 or more")
         positive = int((self.weights > 0).sum())
         if positive < (1 if replacement else num_samples):
             raise ArgumentError(
-                f"WeightedRandomSampler: {num_samples} numbers of {positive} with a positive weight; "
+                f"[WeightedRandomSampler] {num_samples} numbers of {positive} with a positive weight; "
                 "give more weights, or draw fewer"
             )
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
@@ -239,7 +241,7 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
         if not _is_positive(batch_size):
-            raise ArgumentError(f"BatchSampler: batch_size={batch_size}; give a positive integer")
+            raise ArgumentError(f"[BatchSampler] batch_size={batch_size}; give a positive integer")
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -301,7 +303,7 @@ class DistributedSampler(Sampler[int]):
     ) -> None:
         if num_replicas is None or rank is None or not 0 <= rank < num_replicas:
             raise ArgumentError(
-                f"DistributedSampler: num_replicas={num_replicas}, rank={rank}; "
+                f"[DistributedSampler] num_replicas={num_replicas}, rank={rank}; "
                 "give the number of processes, and that of this one, from 0"
             )
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank

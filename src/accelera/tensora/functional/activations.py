@@ -26,7 +26,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 
     """
     if approximate not in ("none", "tanh"):
-        raise ArgumentError(f"gelu: approximate={approximate!r}; give 'none' or 'tanh'")
+        raise ArgumentError(f"[gelu] approximate={approximate!r}; give 'none' or 'tanh'")
     return native.gelu_tanh(input) if approximate == "tanh" else native.gelu(input)
 
 
@@ -86,7 +86,7 @@ def prelu(input: Any, weight: Any) -> Any:
     """
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.size not in (1, channels):
-        raise ShapeError(f"prelu: {weight.size} weights for {channels} channels; give 1 or {channels}")
+        raise ShapeError(f"[prelu] {weight.size} weights for {channels} channels; give 1 or {channels}")
     shape = (1, -1, *[1] * (input.ndim - 2)) if input.ndim > 1 else (1,) * input.ndim
     return native.leaky_relu(input, native.reshape(weight, shape))
 
@@ -103,7 +103,7 @@ def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """``x`` limited to the range from `min_val` to `max_val`."""
     if not min_val <= max_val:
-        raise ArgumentError(f"hardtanh: min_val={min_val} above max_val={max_val}")
+        raise ArgumentError(f"[hardtanh] min_val={min_val} above max_val={max_val}")
     return native.hardtanh(input, min_val, max_val)
 
 
@@ -130,7 +130,7 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Any:
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """``x`` moved by `lambd` towards 0, and 0 where it would change its sign."""
     if lambd < 0:
-        raise ArgumentError(f"softshrink: lambd={lambd}; give 0 or more")
+        raise ArgumentError(f"[softshrink] lambd={lambd}; give 0 or more")
     return input - native.clip(input, -lambd, lambd)
 
 
@@ -159,7 +159,7 @@ def glu(input: Any, dim: int = -1) -> Any:
     """First half along an axis times the sigmoid of the second (Y. Dauphin et al. 2016)."""
     extent = input.shape[dim]
     if extent % 2:
-        raise ShapeError(f"glu: an extent of {extent} along dim {dim}; give an even one")
+        raise ShapeError(f"[glu] an extent of {extent} along dim {dim}; give an even one")
     keys: list[Any] = [slice(None)] * input.ndim
     keys[dim] = slice(None, extent // 2)
     first = input[tuple(keys)]

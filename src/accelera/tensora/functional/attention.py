@@ -62,9 +62,9 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     if attn_mask is not None and is_causal:
-        raise ArgumentError(f"{name}: attn_mask and is_causal=True; give one of them")
+        raise ArgumentError(f"[{name}] attn_mask and is_causal=True; give one of them")
     if not 0 <= dropout_p <= 1:
-        raise ArgumentError(f"{name}: dropout_p={dropout_p}; give a number between 0 and 1")
+        raise ArgumentError(f"[{name}] dropout_p={dropout_p}; give a number between 0 and 1")
     _check_shapes(name, query, key, value)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     inputs, lead = _to_batched_heads(name, (query, key, value), enable_gqa)
@@ -80,7 +80,7 @@ def _check_shapes(name: str, query: Any, key: Any, value: Any) -> None:
     fits = min(query.ndim, key.ndim, value.ndim) >= 2
     if not fits or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ShapeError(
-            f"{name}: query {query.shape}, key {key.shape} and value {value.shape} do not fit; "
+            f"[{name}] query {query.shape}, key {key.shape} and value {value.shape} do not fit; "
             "give (..., queries, width), (..., keys, width) and (..., keys, value width)"
         )
 
@@ -93,7 +93,7 @@ def _to_batched_heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple
         heads = [x.shape[-3] for x in given]
         if heads[1] != heads[2] or heads[1] == 0 or heads[0] % heads[1]:
             raise ArgumentError(
-                f"{name}: {heads[0]} heads of queries, {heads[1]} of keys and {heads[2]} of values; give "
+                f"[{name}] {heads[0]} heads of queries, {heads[1]} of keys and {heads[2]} of values; give "
                 "as many of keys as of values, and a multiple of them of queries"
             )
     batch = broadcast_shapes(*[tuple(x.shape[:tail]) for x in given])
@@ -113,7 +113,7 @@ def _additive_mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> 
     if mask is None:
         return None
     if broadcast_shapes(tuple(mask.shape), shape) != shape:
-        raise ShapeError(f"{name}: a mask of shape {mask.shape} does not broadcast to {shape}")
+        raise ShapeError(f"[{name}] a mask of shape {mask.shape} does not broadcast to {shape}")
     if mask.dtype.name == "bool":
         mask = native.where(mask, native.asarray(0.0, dtype), native.asarray(-math.inf, dtype))
     mask = native.cast(mask, dtype)

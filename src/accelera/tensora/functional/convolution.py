@@ -22,7 +22,7 @@ def each_extent(name: str, what: str, value: Any, n: int) -> tuple[int, ...]:
     values = (value,) * n if isinstance(value, int) else tuple(value)
     values = values * n if len(values) == 1 else values
     if len(values) != n or not all(isinstance(each, int) for each in values):
-        raise ArgumentError(f"{name}: {what}={value!r}; give an integer, or {n} of them")
+        raise ArgumentError(f"[{name}] {what}={value!r}; give an integer, or {n} of them")
     return values
 
 
@@ -31,7 +31,7 @@ def batched(name: str, x: Any, n: int) -> tuple[Any, bool]:
     require_tensors(x)
     if x.ndim not in (n + 1, n + 2):
         raise ShapeError(
-            f"{name}: an input of shape {tuple(x.shape)}; give (images, channels, {n} extents), or one image"
+            f"[{name}] an input of shape {tuple(x.shape)}; give (images, channels, {n} extents), or one image"
         )
     return (x, False) if x.ndim == n + 2 else (x[None], True)
 
@@ -47,7 +47,7 @@ def _conv(
     n = int(name[4])
     x, single = batched(name, x, n)
     if weight.ndim != n + 2:
-        raise ShapeError(f"{name}: a weight of shape {tuple(weight.shape)}; it needs {n + 2} axes")
+        raise ShapeError(f"[{name}] a weight of shape {tuple(weight.shape)}; it needs {n + 2} axes")
     steps, gaps = each_extent(name, "stride", stride, n), each_extent(name, "dilation", dilation, n)
     if isinstance(padding, str):
         x, padding = _named_padding(
@@ -67,7 +67,7 @@ def _named_padding(name: str, x: Any, padding: str, steps: Any, reach: list[int]
         return x, 0
     if padding != "same" or set(steps) != {1}:
         raise ArgumentError(
-            f"{name}: padding={padding!r} with strides {steps}; give numbers, 'valid', "
+            f"[{name}] padding={padding!r} with strides {steps}; give numbers, 'valid', "
             "or 'same' with strides of 1"
         )
     if any(each % 2 for each in reach):
@@ -169,7 +169,7 @@ def _conv_transpose(
     x, single = batched(name, x, n)
     if weight.ndim != n + 2 or weight.shape[0] != x.shape[1]:
         raise ShapeError(
-            f"{name}: a weight of shape {tuple(weight.shape)} for {x.shape[1]} channels; give (in_channels, "
+            f"[{name}] a weight of shape {tuple(weight.shape)} for {x.shape[1]} channels; give (in_channels, "
             f"out_channels / groups, {n} extents)"
         )
     stride, padding, dilation = (
@@ -178,12 +178,12 @@ def _conv_transpose(
     )
     more = each_extent(name, "output_padding", output_padding, n)
     if not all(0 <= extra < max(s, d) for extra, s, d in zip(more, stride, dilation, strict=True)):
-        raise ArgumentError(f"{name}: output_padding={more}; give less than the stride or the dilation")
+        raise ArgumentError(f"[{name}] output_padding={more}; give less than the stride or the dilation")
     x, extents = _grown(name, x, weight, (stride, padding, dilation), more)
     result = _complex_transpose(x, weight, (stride, padding, dilation, groups, extents))
     if bias is not None:
         if tuple(bias.shape) != (result.shape[1],):
-            raise ShapeError(f"{name}: a bias of shape {tuple(bias.shape)} for {result.shape[1]} channels")
+            raise ShapeError(f"[{name}] a bias of shape {tuple(bias.shape)} for {result.shape[1]} channels")
         result = result + native.reshape(bias, (-1, *(1,) * n))
     return result[0] if single else result
 
@@ -195,7 +195,7 @@ def _grown(name: str, x: Any, weight: Any, windows: tuple[Any, Any, Any], more: 
     sizes = zip(x.shape[2:], stride, padding, reach, more, strict=True)
     extents = tuple((size - 1) * s - 2 * p + r + extra for size, s, p, r, extra in sizes)
     if min(extents) < 1:
-        raise ShapeError(f"{name}: the result would have extents {extents}; give less padding")
+        raise ShapeError(f"[{name}] the result would have extents {extents}; give less padding")
     grown = zip(extents, stride, padding, reach, strict=True)
     places = tuple((size + 2 * p - r) // s + 1 for size, s, p, r in grown)
     if places != tuple(x.shape[2:]):  # an output padding of a whole stride
@@ -321,7 +321,7 @@ def fold(
 
     """
     if input.ndim not in (2, 3):
-        raise ShapeError(f"fold: shape {input.shape}; give (images, channels * window, windows)")
+        raise ShapeError(f"[fold] shape {input.shape}; give (images, channels * window, windows)")
     outs = each_extent("fold", "output_size", output_size, 2)
     kernel, steps, around, gaps = _windows("fold", kernel_size, stride, padding, dilation)
     single = input.ndim == 2

@@ -54,13 +54,13 @@ def ctc_loss(
 
     """
     if reduction not in ("none", "mean", "sum"):
-        raise ArgumentError(f"ctc_loss: reduction={reduction!r}; give 'mean', 'sum' or 'none'")
+        raise ArgumentError(f"[ctc_loss] reduction={reduction!r}; give 'mean', 'sum' or 'none'")
     single = log_probs.ndim == 2
     if single:
         log_probs = native.reshape(log_probs, (log_probs.shape[0], 1, log_probs.shape[1]))
     if log_probs.ndim != 3 or not 0 <= blank < log_probs.shape[2]:
         raise ShapeError(
-            f"ctc_loss: log_probs of shape {log_probs.shape} and blank={blank}; give (time, batch, classes) "
+            f"[ctc_loss] log_probs of shape {log_probs.shape} and blank={blank}; give (time, batch, classes) "
             "and one of the classes"
         )
     paths = _paths(log_probs, targets, (_as_int_list(input_lengths), _as_int_list(target_lengths)), blank)
@@ -102,17 +102,17 @@ def _paths(log_probs: Any, targets: Any, lengths: tuple[list[int], list[int]], b
     input_lengths, target_lengths = lengths
     if len(input_lengths) != batch or len(target_lengths) != batch:
         raise ArgumentError(
-            f"ctc_loss: {len(input_lengths)} input lengths and {len(target_lengths)} target lengths "
+            f"[ctc_loss] {len(input_lengths)} input lengths and {len(target_lengths)} target lengths "
             f"for a batch of {batch}"
         )
     if any(not 0 <= n <= times for n in input_lengths) or min(target_lengths, default=0) < 0:
         raise ArgumentError(
-            f"ctc_loss: input lengths {input_lengths}, target lengths {target_lengths}; give input lengths "
+            f"[ctc_loss] input lengths {input_lengths}, target lengths {target_lengths}; give input lengths "
             f"from 0 to {times} and target lengths from 0 on"
         )
     rows = _label_rows(targets, target_lengths)
     if any(not 0 <= label < classes or label == blank for row in rows for label in row):
-        raise ArgumentError(f"ctc_loss: a label is {blank}, the blank, or not in 0 to {classes - 1}")
+        raise ArgumentError(f"[ctc_loss] a label is {blank}, the blank, or not in 0 to {classes - 1}")
     width = 2 * max(map(len, rows), default=0) + 1
     spread = [[blank] * width for _ in rows]
     for places, row in zip(spread, rows, strict=True):
@@ -131,10 +131,10 @@ def _label_rows(targets: Any, lengths: list[int]) -> list[list[int]]:
     listed = targets.tolist()
     if targets.ndim == 2:
         if targets.shape[0] != len(lengths) or max(lengths, default=0) > targets.shape[1]:
-            raise ShapeError(f"ctc_loss: targets of shape {targets.shape} for target lengths {lengths}")
+            raise ShapeError(f"[ctc_loss] targets of shape {targets.shape} for target lengths {lengths}")
         return [row[:n] for row, n in zip(listed, lengths, strict=True)]
     if targets.ndim != 1 or sum(lengths) > len(listed):
-        raise ShapeError(f"ctc_loss: targets of shape {targets.shape} for target lengths {lengths}")
+        raise ShapeError(f"[ctc_loss] targets of shape {targets.shape} for target lengths {lengths}")
     rows, begin = [], 0
     for n in lengths:
         rows.append(listed[begin : begin + n])

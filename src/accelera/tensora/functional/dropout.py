@@ -12,7 +12,7 @@ from accelera.tensora.core import native
 
 def _check(name: str, p: float) -> None:
     if not 0 <= p <= 1:
-        raise ArgumentError(f"{name}: p={p}; give a probability")
+        raise ArgumentError(f"[{name}] p={p}; give a probability")
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
@@ -39,7 +39,7 @@ def _channel_dropout(n: int, input: Any, p: float, training: bool) -> Any:
     name = f"dropout{n}d"
     _check(name, p)
     if input.ndim not in (n + 1, n + 2):
-        raise ShapeError(f"{name}: an input of {input.ndim} axes; give {n + 2}, or {n + 1} without a batch")
+        raise ShapeError(f"[{name}] an input of {input.ndim} axes; give {n + 2}, or {n + 1} without a batch")
     if not training or p == 0:
         return input
     channels = tuple(input.shape)[: input.ndim - n]

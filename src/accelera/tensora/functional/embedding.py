@@ -46,7 +46,7 @@ def embedding(
 
     """
     if not native.holds(native.logical_not(native.any(input < 0))):
-        raise IndexingError("embedding: a negative index; rows are counted from 0")
+        raise IndexingError("[embedding] a negative index; rows are counted from 0")
     if max_norm is not None:
         _limit_rows(weight, input, max_norm, norm_type)
     rows = native.take(weight, input, 0)
@@ -133,7 +133,7 @@ def embedding_bag(
     _check_bags(mode, input, per_sample_weights, scale_grad_by_freq)
     flat, bags, n = _flat_bags(input, offsets, include_last_offset)
     if not native.holds(native.logical_not(native.any(flat < 0))):
-        raise IndexingError("embedding_bag: a negative index; rows are counted from 0")
+        raise IndexingError("[embedding_bag] a negative index; rows are counted from 0")
     if max_norm is not None:
         _limit_rows(weight, flat, max_norm, norm_type)
     counted = None if padding_idx is None else native.not_equal(flat, padding_idx % weight.shape[0])
@@ -156,16 +156,16 @@ def embedding_bag(
 
 def _check_bags(mode: str, input: Any, factors: Any, scale_grad_by_freq: bool) -> None:
     if mode not in ("sum", "mean", "max"):
-        raise ArgumentError(f"embedding_bag: mode={mode!r}; give 'sum', 'mean' or 'max'")
+        raise ArgumentError(f"[embedding_bag] mode={mode!r}; give 'sum', 'mean' or 'max'")
     if mode == "max" and scale_grad_by_freq:
-        raise ArgumentError("embedding_bag: scale_grad_by_freq with mode='max'; give 'sum' or 'mean'")
+        raise ArgumentError("[embedding_bag] scale_grad_by_freq with mode='max'; give 'sum' or 'mean'")
     if factors is None:
         return
     if mode != "sum":
-        raise ArgumentError(f"embedding_bag: per_sample_weights with mode={mode!r}; give mode='sum'")
+        raise ArgumentError(f"[embedding_bag] per_sample_weights with mode={mode!r}; give mode='sum'")
     if tuple(factors.shape) != tuple(input.shape):
         raise ShapeError(
-            f"embedding_bag: per_sample_weights of shape {factors.shape} for an input of shape {input.shape}"
+            f"[embedding_bag] per_sample_weights of shape {factors.shape} for an input of shape {input.shape}"
         )
 
 
@@ -177,13 +177,13 @@ def _flat_bags(input: Any, offsets: Any, include_last_offset: bool) -> tuple[Any
         return native.reshape(input, (-1,)), bags, n
     if input.ndim != 1 or offsets is None or offsets.ndim != 1:
         raise ShapeError(
-            f"embedding_bag: an input of shape {input.shape} "
+            f"[embedding_bag] an input of shape {input.shape} "
             f"{'without' if offsets is None else 'with'} offsets; give (bags, n), or a vector and a vector"
         )
     begins = [int(each) for each in offsets.tolist()]
     if not begins or begins[0] != 0 or begins[-1] > input.size or begins != sorted(begins):
         raise ArgumentError(
-            f"embedding_bag: offsets={begins[:8]} for {input.size} indices; give rising ones from 0 on"
+            f"[embedding_bag] offsets={begins[:8]} for {input.size} indices; give rising ones from 0 on"
         )
     begins = begins[:-1] if include_last_offset else begins
     found = native.searchsorted(native.asarray(begins, dtypes.int64), native.arange(input.size), True)
@@ -226,13 +226,13 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
 
     """
     if tensor.dtype not in dtypes.INTEGERS:
-        raise DTypeError(f"one_hot: classes of type {tensor.dtype}; give integers")
+        raise DTypeError(f"[one_hot] classes of type {tensor.dtype}; give integers")
     if tensor.size == 0 and num_classes < 1:
-        raise ArgumentError("one_hot: no classes in an empty tensor; give num_classes")
+        raise ArgumentError("[one_hot] no classes in an empty tensor; give num_classes")
     most = int(native.max(tensor).item()) if tensor.size else -1
     least = int(native.min(tensor).item()) if tensor.size else 0
     classes = most + 1 if num_classes == -1 else num_classes
     if least < 0 or most >= classes:
-        raise ArgumentError(f"one_hot: classes from {least} to {most}; give those from 0 to {classes - 1}")
+        raise ArgumentError(f"[one_hot] classes from {least} to {most}; give those from 0 to {classes - 1}")
     hit = native.equal(native.reshape(tensor, (*tensor.shape, 1)), native.arange(classes))
     return native.cast(hit, dtypes.int64)

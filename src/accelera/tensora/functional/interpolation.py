@@ -61,10 +61,10 @@ def interpolate(
     n = input.ndim - 2
     if mode not in _MODES or n not in _MODES[mode]:
         raise ArgumentError(
-            f"interpolate: mode={mode!r} for shape {input.shape}; modes and numbers of extents are {_MODES}"
+            f"[interpolate] mode={mode!r} for shape {input.shape}; modes and numbers of extents are {_MODES}"
         )
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
-        raise ArgumentError(f"interpolate: align_corners={align_corners} means nothing for mode={mode!r}")
+        raise ArgumentError(f"[interpolate] align_corners={align_corners} means nothing for mode={mode!r}")
     outs, scales = _extents(input, n, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
         return adaptive_avg_pool3d(input, outs) if n == 3 else native.adaptive_avg_pool(input, outs)
@@ -86,18 +86,18 @@ def _extents(
 ) -> tuple[tuple[int, ...], list[float | None]]:
     """Extents of the result, and the scale of each where it is not their quotient."""
     if (size is None) == (scale_factor is None):
-        raise ArgumentError(f"interpolate: size={size}, scale_factor={scale_factor}; give one of them")
+        raise ArgumentError(f"[interpolate] size={size}, scale_factor={scale_factor}; give one of them")
     scales: list[float | None] = [None] * n
     if size is not None:
         outs = each_extent("interpolate", "size", size, n)
     else:
         factors = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor] * n
         if len(factors) != n:
-            raise ArgumentError(f"interpolate: scale_factor={scale_factor}; give one number, or {n}")
+            raise ArgumentError(f"[interpolate] scale_factor={scale_factor}; give one number, or {n}")
         outs = tuple(math.floor(extent * each) for extent, each in zip(x.shape[2:], factors, strict=True))
         scales = scales if recompute else [float(each) for each in factors]
     if min((*outs, *x.shape[2:])) < 1:
-        raise ShapeError(f"interpolate: extents {outs} from {tuple(x.shape[2:])}; all are at least 1")
+        raise ShapeError(f"[interpolate] extents {outs} from {tuple(x.shape[2:])}; all are at least 1")
     return outs, scales
 
 

@@ -103,12 +103,12 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
     """
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError(
-            f"pad: {tuple(pad)} for a tensor with {input.ndim} axes; give a pair for each of the last"
+            f"[pad] {tuple(pad)} for a tensor with {input.ndim} axes; give a pair for each of the last"
         )
     if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise ArgumentError(f"pad: mode={mode!r}; give 'constant', 'reflect', 'replicate' or 'circular'")
+        raise ArgumentError(f"[pad] mode={mode!r}; give 'constant', 'reflect', 'replicate' or 'circular'")
     if mode != "constant" and value is not None:
-        raise ArgumentError(f"pad: a value for mode {mode!r}, which takes none")
+        raise ArgumentError(f"[pad] a value for mode {mode!r}, which takes none")
     for i in range(0, len(pad), 2):
         axis = input.ndim - 1 - i // 2
         before, behind = int(pad[i]), int(pad[i + 1])
@@ -120,7 +120,7 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
 def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float) -> Any:
     n = x.shape[axis]
     if n + before + behind < 0:
-        raise ShapeError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
+        raise ShapeError(f"[pad] {before} and {behind} for an extent of {n}, which would be negative")
     if mode != "constant":
         places = _padding_indices(n, before, behind, mode)
         return native.take(x, places, axis) if mode == "circular" else _take_padded(x, places, axis)
@@ -153,7 +153,7 @@ def _padding_indices(n: int, before: int, behind: int, mode: str) -> Any:
     ]  # "circular" repeats only what negative padding keeps
     most = {"reflect": n - 1, "circular": len(kept), "replicate": max(before, behind) if n else -1}[mode]
     if max(before, behind) > most:
-        raise ShapeError(f"pad: {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")
+        raise ShapeError(f"[pad] {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")
     if mode == "circular":
         return native.asarray(
             [kept[i % len(kept)] for i in range(-max(before, 0), len(kept) + max(behind, 0))], dtypes.int64
@@ -170,7 +170,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     r = upscale_factor
     if r < 1 or channels % (r * r):
         raise ShapeError(
-            f"pixel_shuffle: {channels} channels for a factor of {r}; give a multiple of {r * r}"
+            f"[pixel_shuffle] {channels} channels for a factor of {r}; give a multiple of {r * r}"
         )
     n = len(batch)
     split = native.reshape(input, (*batch, channels // (r * r), r, r, height, width))
@@ -184,7 +184,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     r = downscale_factor
     if r < 1 or height % r or width % r:
         raise ArgumentError(
-            f"pixel_unshuffle: {height} x {width} pixels for a factor of {r}; it must divide both"
+            f"[pixel_unshuffle] {height} x {width} pixels for a factor of {r}; it must divide both"
         )
     n = len(batch)
     split = native.reshape(input, (*batch, channels, height // r, r, width // r, r))

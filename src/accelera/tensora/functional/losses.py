@@ -17,7 +17,7 @@ def _reduced(loss: Any, reduction: str, name: str) -> Any:
     if reduction == "none":
         return loss
     if reduction not in ("mean", "sum"):
-        raise ArgumentError(f"{name}: reduction={reduction!r}; give 'mean', 'sum' or 'none'")
+        raise ArgumentError(f"[{name}] reduction={reduction!r}; give 'mean', 'sum' or 'none'")
     total = native.sum(loss)
     return total if reduction == "sum" else total / float(loss.size) if loss.size else total * math.nan
 
@@ -29,7 +29,7 @@ def _hinge(x: Any) -> Any:
 
 def _same_shapes(name: str, input: Any, target: Any) -> None:
     if tuple(input.shape) != tuple(target.shape):
-        raise ShapeError(f"{name}: an input of shape {input.shape} and a target of shape {target.shape}")
+        raise ShapeError(f"[{name}] an input of shape {input.shape} and a target of shape {target.shape}")
 
 
 def _as_rows(input: Any) -> Any:
@@ -75,19 +75,19 @@ def cross_entropy(
 
     """
     if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing}; give a number from 0 to 1")
+        raise ArgumentError(f"[cross_entropy] label_smoothing={label_smoothing}; give a number from 0 to 1")
     axis = 0 if input.ndim == 1 else 1
     if input.ndim == 0:
-        raise ShapeError("cross_entropy: a 0-d input; give (C,), (N, C) or (N, C, ...)")
+        raise ShapeError("[cross_entropy] a 0-d input; give (C,), (N, C) or (N, C, ...)")
     if target.dtype in dtypes.INEXACT:
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     shape = (*input.shape[:axis], *input.shape[axis + 1 :])
     if tuple(target.shape) != shape:
         raise ShapeError(
-            f"cross_entropy: classes of shape {target.shape} for logits of shape {input.shape}; give {shape}"
+            f"[cross_entropy] classes of shape {target.shape} for logits of shape {input.shape}; give {shape}"
         )
     if target.dtype not in dtypes.INTEGERS:
-        raise DTypeError(f"cross_entropy: a target of type {target.dtype}; give integers or probabilities")
+        raise DTypeError(f"[cross_entropy] a target of type {target.dtype}; give integers or probabilities")
     classes = input.shape[axis]
     rows = input if input.ndim <= 2 else native.permute(input, (0, *range(2, input.ndim), 1))
     rows = native.reshape(rows, (target.size, classes))
@@ -128,12 +128,12 @@ def nll_loss(
     shape = (*input.shape[:axis], *input.shape[axis + 1 :])
     if tuple(target.shape) != shape:
         raise ShapeError(
-            f"nll_loss: classes of shape {target.shape} for an input of shape {input.shape}; give {shape}"
+            f"[nll_loss] classes of shape {target.shape} for an input of shape {input.shape}; give {shape}"
         )
     kept = native.not_equal(target, ignore_index)
     safe = native.where(kept, target, 0)
     if not native.holds(native.all(native.logical_and(safe >= 0, safe < input.shape[axis]))):
-        raise IndexingError(f"nll_loss: a class is not in 0 to {input.shape[axis] - 1}")
+        raise IndexingError(f"[nll_loss] a class is not in 0 to {input.shape[axis] - 1}")
     places = native.reshape(safe, (*shape[:axis], 1, *shape[axis:]))
     own = native.reshape(native.take_along_axis(input, places, axis), shape)
     weights = native.cast(kept, input.dtype)
@@ -157,12 +157,12 @@ def multi_margin_loss(
 ) -> Any:
     """Mean over the other classes of ``max(0, margin - x[target] + x[class]) ** p``; input (N, C) or (C,)."""
     if p not in (1, 2):
-        raise ArgumentError(f"multi_margin_loss: p={p}; give 1 or 2")
+        raise ArgumentError(f"[multi_margin_loss] p={p}; give 1 or 2")
     rows = _as_rows(input)
     places = native.reshape(native.cast(target, dtypes.int64), (-1, 1))
     if places.shape[0] != rows.shape[0]:
         raise ShapeError(
-            f"multi_margin_loss: classes of shape {target.shape} for an input of shape {input.shape}"
+            f"[multi_margin_loss] classes of shape {target.shape} for an input of shape {input.shape}"
         )
     own = native.take_along_axis(rows, places, 1)
     losses = native.relu(rows - own + margin) ** p
@@ -234,7 +234,7 @@ def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """``d**2 / (2 beta)`` of an absolute difference d below `beta`, otherwise ``d - beta / 2``."""
     if beta < 0:
-        raise ArgumentError(f"smooth_l1_loss: beta={beta}; give 0 or more")
+        raise ArgumentError(f"[smooth_l1_loss] beta={beta}; give 0 or more")
     if beta == 0:
         return l1_loss(input, target, reduction)
     return huber_loss(input, target, reduction, beta) / beta
@@ -244,7 +244,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """``d**2 / 2`` of an absolute difference d below `delta`, otherwise ``delta * (d - delta / 2)``."""
     if delta <= 0:
-        raise ArgumentError(f"huber_loss: delta={delta}; give more than 0")
+        raise ArgumentError(f"[huber_loss] delta={delta}; give more than 0")
     _same_shapes("huber_loss", input, target)
     distance = native.abs(input - target)
     near = native.minimum(distance, delta)
@@ -306,7 +306,7 @@ def gaussian_nll_loss(
     """
     variance = var if hasattr(var, "dtype") else native.full((), var, input.dtype)
     if not native.holds(native.logical_not(native.any(variance < 0))):
-        raise ArgumentError("gaussian_nll_loss: a negative variance")
+        raise ArgumentError("[gaussian_nll_loss] a negative variance")
     if variance.ndim == input.ndim - 1 and tuple(variance.shape) == tuple(input.shape[:-1]):
         variance = native.reshape(variance, (*variance.shape, 1))
     # The limit has no part in the gradient, so that a variance of 0 can grow.
@@ -327,7 +327,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     """
     _same_shapes("binary_cross_entropy", input, target)
     if not native.holds(native.all(native.logical_and(input >= 0, input <= 1))):
-        raise ArgumentError("binary_cross_entropy: an input below 0, above 1 or NaN; give probabilities")
+        raise ArgumentError("[binary_cross_entropy] an input below 0, above 1 or NaN; give probabilities")
     losses = native.binary_cross_entropy(input, target)
     return _reduced(losses if weight is None else losses * weight, reduction, "binary_cross_entropy")
 
@@ -469,7 +469,7 @@ def triplet_margin_with_distance_loss(
 ) -> Any:
     """`triplet_margin_loss` with any distance of two tensors; by default `pairwise_distance`."""
     if margin <= 0:
-        raise ArgumentError(f"triplet_margin_loss: margin={margin}; give more than 0")
+        raise ArgumentError(f"[triplet_margin_loss] margin={margin}; give more than 0")
     distance = distance_function or pairwise_distance
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:

@@ -86,7 +86,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     """
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(
-            f"group_norm: {num_groups} groups for an input of shape {input.shape}; give (N, C, ...) and a "
+            f"[group_norm] {num_groups} groups for an input of shape {input.shape}; give (N, C, ...) and a "
             "divisor of C"
         )
     return _channel_norm(input, num_groups, weight, bias, eps)[0]
@@ -137,10 +137,10 @@ def batch_norm(
     if not input.size:
         return _scaled(input, weight, bias)
     if input.ndim < 2:
-        raise ShapeError(f"batch_norm: an input of shape {input.shape}; give (N, C, ...)")
+        raise ShapeError(f"[batch_norm] an input of shape {input.shape}; give (N, C, ...)")
     if not training:
         if running_mean is None or running_var is None:
-            raise ArgumentError("batch_norm: training=False needs running_mean and running_var")
+            raise ArgumentError("[batch_norm] training=False needs running_mean and running_var")
         scale = native.rsqrt(running_var + eps)
         scale = scale if weight is None else scale * weight
         shift = -running_mean * scale if bias is None else bias - running_mean * scale
@@ -148,7 +148,7 @@ def batch_norm(
     count = input.size // max(input.shape[1], 1)
     if count == 1:
         raise ShapeError(
-            f"batch_norm: an input of shape {input.shape} has one element of each channel; "
+            f"[batch_norm] an input of shape {input.shape} has one element of each channel; "
             "training needs more than one"
         )
     if input.ndim == 2:  # channels lie side by side: the loops want them one behind the other
@@ -191,7 +191,7 @@ def instance_norm(
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if math.prod(input.shape[2:]) <= 1:
         raise ShapeError(
-            f"instance_norm: an input of shape {input.shape}; more than one element of each channel is needed"
+            f"[instance_norm] an input of shape {input.shape}; more than one element per channel is needed"
         )
     if running_mean is not None:
         with no_grad():
@@ -227,7 +227,7 @@ def local_response_norm(
 
     """
     if input.ndim < 3:
-        raise ShapeError(f"local_response_norm: an input of shape {input.shape}; give (N, C, ...)")
+        raise ShapeError(f"[local_response_norm] an input of shape {input.shape}; give (N, C, ...)")
     if not input.size:
         return input
     batch, channels = input.shape[:2]

@@ -113,7 +113,7 @@ def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[
     x, single = batched(name, x, n)
     wished = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * n
     if len(wished) != n:
-        raise ArgumentError(f"{name}: output_size={output_size!r}; give one number, or {n}")
+        raise ArgumentError(f"[{name}] output_size={output_size!r}; give one number, or {n}")
     outs = (own if each is None else each for each, own in zip(wished, x.shape[2:], strict=True))
     return x, single, tuple(outs)
 
@@ -159,7 +159,9 @@ def _max_unpool(
 ) -> Any:
     name = f"max_unpool{n}d"
     if tuple(indices.shape) != tuple(x.shape):
-        raise ShapeError(f"{name}: indices of shape {indices.shape} for {x.shape}; give one for each element")
+        raise ShapeError(
+            f"[{name}] indices of shape {indices.shape} for {x.shape}; give one for each element"
+        )
     x, single = batched(name, x, n)
     kernel, steps = _kernel(name, kernel_size, stride, n)
     around = each_extent(name, "padding", padding, n)
@@ -170,7 +172,7 @@ def _max_unpool(
     size, planes = math.prod(outs), x.shape[0] * x.shape[1]
     flat = native.reshape(indices, (planes, x.size // max(planes, 1)))
     if not native.holds(native.all(native.logical_and(flat >= 0, flat < size))):
-        raise ShapeError(f"{name}: indices outside of the {size} places of extents {outs}; give output_size")
+        raise ShapeError(f"[{name}] indices outside of the {size} places of extents {outs}; give output_size")
     places = native.reshape(flat + native.reshape(native.arange(planes), (planes, 1)) * size, (x.size,))
     nothing = native.full((planes * size,), 0, x.dtype)
     result = native.put(nothing, places, native.reshape(x, (x.size,)), 0)
@@ -245,7 +247,7 @@ def _avg_pool(
     kernel, steps = _kernel(name, kernel_size, stride, n)
     count_include_pad, divisor = mean
     if divisor == 0:
-        raise ArgumentError(f"{name}: divisor_override=0; give another number, or None")
+        raise ArgumentError(f"[{name}] divisor_override=0; give another number, or None")
     around = each_extent(name, "padding", padding, n)
     result = native.avg_pool(x, kernel, steps, around, ceil_mode, count_include_pad, divisor or 0)
     return result[0] if single else result

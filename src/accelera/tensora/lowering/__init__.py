@@ -115,6 +115,6 @@ def _wanted_names(kind: str, names: Sequence[str] | None, n: int) -> Sequence[st
         return [kind if i == 0 else f"{kind}_{i}" for i in range(n)]
     if len(names) != n or len(set(names)) != n:
         raise ArgumentError(
-            f"export_onnx: {kind}_names={list(names)} for {n} tensors; give as many names, each once"
+            f"[export_onnx] {kind}_names={list(names)} for {n} tensors; give as many names, each once"
         )
     return names

@@ -115,16 +115,16 @@ class JaxProgram:
         if self._function_program.calls:
             names = ", ".join(name for name, _ in self._function_program.calls)
             raise UnsupportedError(
-                f"to_jax: {names} within the function; lower the function without it, and let an optimizer "
+                f"[to_jax] {names} within the function; lower the function without it, and let an optimizer "
                 "of JAX take the step"
             )
         if any(each.kind == "gradient" for each in self._program.buffers):
             raise UnsupportedError(
-                "to_jax: the function adds to gradients that were there before; call zero_grad() at its begin"
+                "[to_jax] the function adds to gradients that existed before; call zero_grad() at its start"
             )
         if jnp.result_type(int) != jnp.int64:
             raise StateError(
-                "to_jax: JAX's 64 bit types are off; call the function within jax.enable_x64(True)"
+                "[to_jax] JAX's 64 bit types are off; call the function within jax.enable_x64(True)"
             )
         if draws is None:
             draws = jnp.zeros((len(self._function_program.generators), 2), jnp.uint64)
@@ -137,7 +137,7 @@ class JaxProgram:
                 buffers[i] = _to_array(buffer.tensor)
             elif buffer.kind == "outside" and i not in buffers:
                 raise ArgumentError(
-                    f"to_jax: no array for parameter {self._names[i]!r}; give all of `parameters`"
+                    f"[to_jax] no array for parameter {self._names[i]!r}; give all of `parameters`"
                 )
         made = self._parts[0].run(buffers, draws)
         leaves = self._program.parts[0].gradients
@@ -167,13 +167,13 @@ class JaxProgram:
             for each in part.gradients:
                 if each.was_none and _leaf_of(each, arguments).grad is not None:
                     raise StateError(
-                        "to_jax: a parameter has a gradient, and had none at the capture; set it to None, as "
-                        "zero_grad() does"
+                        "[to_jax] a parameter has a gradient, and had none at the capture; set it to None, "
+                        "as zero_grad() does"
                     )
         for buffer in self._program.buffers:
             if buffer.kind == "gradient" and _gradient_leaf(buffer, arguments).grad is None:
                 raise StateError(
-                    "to_jax: a parameter has no gradient, and had one at the capture; capture it again"
+                    "[to_jax] a parameter has no gradient, and had one at the capture; capture it again"
                 )
 
     def _upload(self, buffers: dict[int, Any], needed: list[int], arguments: list[Any]) -> None:
@@ -258,12 +258,12 @@ def _check_arguments(made: FunctionProgram, structure: Any, given: list[Any]) ->
     """Return the arguments; ValueError unless structure, shapes, types and layout of written ones fit."""
     if structure != made.structure:
         raise ArgumentError(
-            "to_jax: arguments of another structure than those of the capture; capture the function again"
+            "[to_jax] arguments of another structure than those of the capture; capture the function again"
         )
     for i, (each, like) in enumerate(zip(given, made.arguments, strict=True)):
         if tuple(each.shape) != tuple(like.shape) or each.dtype != like.dtype:
             raise ShapeError(
-                f"to_jax: argument {i} has shape {tuple(each.shape)} and type {each.dtype.name}, and the "
+                f"[to_jax] argument {i} has shape {tuple(each.shape)} and type {each.dtype.name}, and the "
                 f"program takes {tuple(like.shape)} and {like.dtype.name}; capture the function again"
             )
     whole = [native.contiguous(each.detach()) for each in given]
@@ -273,8 +273,8 @@ def _check_arguments(made: FunctionProgram, structure: Any, given: list[Any]) ->
             given[buffer.argument]
         ):
             raise ArgumentError(
-                f"to_jax: the function writes to argument {buffer.argument}, which is not contiguous; give a "
-                "contiguous tensor"
+                f"[to_jax] the function writes to argument {buffer.argument}, which is not contiguous; give "
+                "a contiguous tensor"
             )
     return given
 

@@ -101,7 +101,7 @@ def random_integers(step: ProgramStep, draw: Any) -> Any:
     low, extent = step.params.c
     if not 0 < extent < 2**32:
         raise UnsupportedError(
-            f"lowering: random integers of a range of {extent % 2**64}; ranges below 2**32 are lowered"
+            f"[lowering] random integers of a range of {extent % 2**64}; ranges below 2**32 are lowered"
         )
     size = step.outputs[0].size
     blocks = jnp.arange(-(-size // 4))

@@ -27,7 +27,7 @@ def check_lowered(program: StepProgram) -> None:
     missing = sorted({step.name for step in program.steps} - known)
     if missing:
         raise UnsupportedError(
-            f"to_jax: no form in JAX of {', '.join(missing)}; leave them out of the function, and "
+            f"[to_jax] no form in JAX of {', '.join(missing)}; leave them out of the function, and "
             "do them before or after it"
         )
 

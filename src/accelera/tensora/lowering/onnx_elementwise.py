@@ -343,7 +343,7 @@ def lowered_elementwise(name: str, operands: list[GraphValue], computed_in: str,
     if name == "cast":
         return operands[0].to(dtype)
     if computed_in.startswith("complex") or (computed_in == "uint64" and name not in ("add", "multiply")):
-        raise UnsupportedError(f"export_onnx: {name!r} of {computed_in} has no form here; use other types")
+        raise UnsupportedError(f"[export_onnx] {name!r} of {computed_in} has no form here; use other types")
     wide = COMPUTED.get(computed_in, "int64" if computed_in == "uint64" else computed_in)
     if computed_in == "bool" and name in ON_BOOLS:
         wide = "bool"

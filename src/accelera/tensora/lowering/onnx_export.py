@@ -134,23 +134,23 @@ def save(model: onnx.ModelProto, path: Path) -> None:
 def _check_exportable(made: FunctionProgram) -> None:
     if made.calls:
         raise UnsupportedError(
-            f"export_onnx: the function calls {made.calls[0][0]}; export a forward pass, without an optimizer"
+            f"[export_onnx] the function calls {made.calls[0][0]}; export a forward pass, without optimizer"
         )
     if made.generators:
         raise UnsupportedError(
-            "export_onnx: the function draws random numbers, as dropout does in training; call model.eval() "
+            "[export_onnx] the function draws random numbers, as dropout does in training; call model.eval() "
             "first"
         )
     if made.program.written():
         raise UnsupportedError(
-            "export_onnx: the function writes to its arguments or to tensors from outside, as batch "
+            "[export_onnx] the function writes to its arguments or to tensors from outside, as batch "
             "normalization does in training; call model.eval() first"
         )
     known = FORMULAS.keys() | LOWERED.keys()
     missing = sorted({step.name for step in made.program.steps} - known)
     if missing:
         raise UnsupportedError(
-            f"export_onnx: no form in ONNX of {', '.join(missing)}; leave them out of the function, and do "
+            f"[export_onnx] no form in ONNX of {', '.join(missing)}; leave them out of the function, and do "
             "them before or after the model"
         )
 
@@ -159,7 +159,7 @@ def _arguments(graph: OnnxGraph, made: FunctionProgram, names: Sequence[str]) ->
     values = []
     for name, each in zip(names, made.arguments, strict=True):
         if each.dtype.name.startswith("complex"):
-            raise UnsupportedError(f"export_onnx: argument {name!r} is {each.dtype.name}; give real numbers")
+            raise UnsupportedError(f"[export_onnx] argument {name!r} is {each.dtype.name}; give real numbers")
         values.append(GraphValue(graph, graph.unique(name), tuple(each.shape), each.dtype.name))
     return values
 

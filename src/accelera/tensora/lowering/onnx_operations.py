@@ -29,7 +29,7 @@ def widened(x: GraphValue, *, wraps: bool = False) -> GraphValue:
     if x.dtype == "uint64" and wraps:
         return x.to("int64")
     if x.dtype == "uint64" or x.dtype.startswith("complex"):
-        raise UnsupportedError(f"export_onnx: an operation on {x.dtype} has no form here; use other types")
+        raise UnsupportedError(f"[export_onnx] an operation on {x.dtype} has no form here; use other types")
     return x.to(COMPUTED.get(x.dtype, x.dtype))
 
 

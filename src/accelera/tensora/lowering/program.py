@@ -283,7 +283,7 @@ def _overlap_groups(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
         if len({each.dtype for each in group}) > 1:
             found = ", ".join(sorted({each.dtype.name for each in group}))
             raise UnsupportedError(
-                f"lowering: memory from outside of the function is read as {found}; give it one element type"
+                f"[lowering] memory from outside of the function is read as {found}; give it one element type"
             )
     return groups
 

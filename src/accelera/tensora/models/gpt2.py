@@ -87,7 +87,7 @@ class _CausalAttention(Module):
         super().__init__()
         width = config.n_embd
         if width % config.n_head:
-            raise ArgumentError(f"GPT2: n_embd={width} for {config.n_head} heads; give a multiple of them")
+            raise ArgumentError(f"[GPT2] n_embd={width} for {config.n_head} heads; give a multiple of them")
         self.heads, self.dropout = config.n_head, config.attn_pdrop
         self.scale = 1 / math.sqrt(width // config.n_head) if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:

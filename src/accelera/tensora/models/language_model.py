@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 def activation(name: str) -> Callable[[Any], Any]:
     """Activation by the name that configurations have for it."""
     if name not in _FUNCTIONS:
-        raise ArgumentError(f"activation {name!r}; known are {', '.join(_FUNCTIONS)}")
+        raise ArgumentError(f"[activation] {name!r}; known are {', '.join(_FUNCTIONS)}")
     return _FUNCTIONS[name]
 
 
@@ -110,7 +110,7 @@ class CausalLanguageModel(Module, ABC):
             return logits
         if tuple(targets.shape) != tuple(input_ids.shape):
             raise ShapeError(
-                f"{type(self).__name__}: targets of shape {tuple(targets.shape)} for ids of shape "
+                f"[{type(self).__name__}] targets of shape {tuple(targets.shape)} for ids of shape "
                 f"{tuple(input_ids.shape)}; give the next token of each position"
             )
         flat = native.reshape(logits, (-1, logits.shape[-1]))
@@ -118,10 +118,10 @@ class CausalLanguageModel(Module, ABC):
 
     def _check_ids(self, ids: Any, more: int) -> None:
         if ids.ndim != 2 or ids.shape[1] == 0:
-            raise ShapeError(f"{type(self).__name__}: ids of shape {tuple(ids.shape)}; give (batch, length)")
+            raise ShapeError(f"[{type(self).__name__}] ids of shape {tuple(ids.shape)}; give (batch, length)")
         if ids.shape[1] + more > self.max_length:
             raise ShapeError(
-                f"{type(self).__name__}: {ids.shape[1] + more} positions; the model knows {self.max_length}"
+                f"[{type(self).__name__}] {ids.shape[1] + more} positions; the model knows {self.max_length}"
             )
 
     def _padding(self, ids: Any, attention_mask: Any) -> Any:
@@ -130,8 +130,8 @@ class CausalLanguageModel(Module, ABC):
             return None
         if tuple(attention_mask.shape) != tuple(ids.shape):
             raise ShapeError(
-                f"{type(self).__name__}: an attention_mask of shape {tuple(attention_mask.shape)} for ids of "
-                f"shape {tuple(ids.shape)}; give it the same"
+                f"[{type(self).__name__}] an attention_mask of shape {tuple(attention_mask.shape)} for ids "
+                f"of shape {tuple(ids.shape)}; give it the same"
             )
         return native.equal(native.cast(attention_mask, dtypes.int64), 0)
 
@@ -174,7 +174,7 @@ class CausalLanguageModel(Module, ABC):
         """
         if temperature < 0 or max_new_tokens < 0 or (top_k is not None and top_k < 1):
             raise ArgumentError(
-                f"generate: max_new_tokens={max_new_tokens}, temperature={temperature}, top_k={top_k}; "
+                f"[generate] max_new_tokens={max_new_tokens}, temperature={temperature}, top_k={top_k}; "
                 "give 0 or more, 0 or more, and 1 or more"
             )
         self._check_ids(ids, max_new_tokens)
@@ -235,12 +235,12 @@ class CausalLanguageModel(Module, ABC):
             given = {ours: file.tensor(theirs) for ours, theirs in names.items() if ours in state}
             faults = [f"the model has no {each!r}" for each in unknown] + misfits(state, given)
             if faults:
-                raise ArgumentError(f"from_pretrained: {file.path}: {'; '.join(faults[:10])}")
+                raise ArgumentError(f"[from_pretrained] {file.path}: {'; '.join(faults[:10])}")
             for name, tensor in given.items():
                 fill(state[name], tensor)
             missing.difference_update(given)
         if missing:
-            raise ArgumentError(f"from_pretrained: {place} lacks {', '.join(sorted(missing)[:10])}")
+            raise ArgumentError(f"[from_pretrained] {place} lacks {', '.join(sorted(missing)[:10])}")
 
     def _own_name(self, name: str) -> str:
         has_prefix = name.startswith((self.prefix, "lm_head."))
@@ -271,8 +271,8 @@ def _weight_files(folder: Path) -> list[TensorFile]:
     for needed in (folder / "config.json", index if not whole.is_file() else whole):
         if not needed.is_file():
             raise MissingFileError(
-                f"from_pretrained: {needed} is missing; give a folder with config.json and model.safetensors "
-                "or its index"
+                f"[from_pretrained] {needed} is missing; give a folder with config.json and model.safetensors"
+                " or its index"
             )
     if whole.is_file():
         return [TensorFile(whole)]
@@ -280,7 +280,7 @@ def _weight_files(folder: Path) -> list[TensorFile]:
     outside = [name for name in names if Path(name).name != name]
     if not names or outside:
         raise ArgumentError(
-            f"from_pretrained: {index} names {outside or 'no files'}; give files of its folder"
+            f"[from_pretrained] {index} names {outside or 'no files'}; give files of its folder"
         )
     return [TensorFile(folder / name) for name in names]
 

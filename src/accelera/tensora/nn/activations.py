@@ -207,7 +207,7 @@ class Hardtanh(_Activation):
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
         if min_val > max_val:
-            raise ArgumentError(f"Hardtanh: min_val={min_val} above max_val={max_val}")
+            raise ArgumentError(f"[Hardtanh] min_val={min_val} above max_val={max_val}")
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
 
@@ -305,5 +305,5 @@ class Softmax2d(Module):
 
         """
         if input.ndim not in (3, 4):
-            raise ShapeError(f"Softmax2d: an input of {input.ndim} axes; give three or four")
+            raise ShapeError(f"[Softmax2d] an input of {input.ndim} axes; give three or four")
         return functional.softmax(input, -3)

@@ -39,7 +39,7 @@ def _weights(query: Any, key: Any, mask: Any) -> Any:
 def _require_shape(name: str, mask: Any, shapes: list[tuple[int, ...]]) -> None:
     if tuple(mask.shape) not in shapes:
         raise ShapeError(
-            f"MultiheadAttention: {name} of shape {tuple(mask.shape)}; give {' or '.join(map(str, shapes))}"
+            f"[MultiheadAttention] {name} of shape {tuple(mask.shape)}; give {' or '.join(map(str, shapes))}"
         )
 
 
@@ -91,7 +91,7 @@ class MultiheadAttention(Module):
         super().__init__()
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ArgumentError(
-                f"MultiheadAttention: embed_dim={embed_dim} for {num_heads} heads; give a multiple of them"
+                f"[MultiheadAttention] embed_dim={embed_dim} for {num_heads} heads; give a multiple of them"
             )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
@@ -174,7 +174,7 @@ class MultiheadAttention(Module):
         self._check(query, key, value)
         if is_causal and attn_mask is None:
             raise ArgumentError(
-                "MultiheadAttention: is_causal=True without attn_mask; give it the causal mask as well"
+                "[MultiheadAttention] is_causal=True without attn_mask; give it the causal mask as well"
             )
         single = query.ndim == 2
         if single:
@@ -205,7 +205,7 @@ class MultiheadAttention(Module):
         wanted = (self.embed_dim, self.kdim, self.vdim)
         if not fits or (query.shape[-1], key.shape[-1], value.shape[-1]) != wanted:
             raise ShapeError(
-                f"MultiheadAttention: query {tuple(query.shape)}, key {tuple(key.shape)} and value "
+                f"[MultiheadAttention] query {tuple(query.shape)}, key {tuple(key.shape)} and value "
                 f"{tuple(value.shape)} do not fit; give widths {', '.join(map(str, wanted))}, one batch, "
                 "and as many keys as values"
             )

@@ -15,7 +15,7 @@ def _normalized_index(index: Any, length: int, name: str) -> int:
     """Return an index counted from the front; IndexError if it is out of range."""
     place = operator.index(index)
     if not -length <= place < length:
-        raise IndexingError(f"{name}: index {place} of {length} entries")
+        raise IndexingError(f"[{name}] index {place} of {length} entries")
     return place % length
 
 

@@ -43,11 +43,11 @@ class _WindowModule(Module):
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ShapeError(
-                f"{name}: {in_channels} and {out_channels} channels in {groups} groups; give a divisor"
+                f"[{name}] {in_channels} and {out_channels} channels in {groups} groups; give a divisor"
             )
         modes = ("zeros",) if self.transposed else ("zeros", "reflect", "replicate", "circular")
         if padding_mode not in modes:
-            raise ArgumentError(f"{name}: padding_mode={padding_mode!r}; give one of {', '.join(modes)}")
+            raise ArgumentError(f"[{name}] padding_mode={padding_mode!r}; give one of {', '.join(modes)}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride = extents(kernel_size, self.axes), extents(stride, self.axes)
         self.dilation = extents(dilation, self.axes)
@@ -267,7 +267,7 @@ class _Transposed(_WindowModule):
         if any(not 0 <= each < max(stride, 1) for each, stride in zip(added, self.stride, strict=True)):
             most = tuple(a + b - 1 for a, b in zip(least, self.stride, strict=True))
             raise ShapeError(
-                f"{type(self).__name__}: output_size={wanted}; give extents from {least} to {most}"
+                f"[{type(self).__name__}] output_size={wanted}; give extents from {least} to {most}"
             )
         return added
 

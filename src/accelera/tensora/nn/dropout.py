@@ -29,7 +29,7 @@ class Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ArgumentError(f"{type(self).__name__}: p={p}; give a probability")
+            raise ArgumentError(f"[{type(self).__name__}] p={p}; give a probability")
         self.p = p
         self.inplace = inplace
 

@@ -17,7 +17,7 @@ def _row(name: str, index: int | None, rows: int) -> int | None:
     if index is None:
         return None
     if not -rows <= index < rows:
-        raise ArgumentError(f"{name}: padding_idx={index} of {rows} rows")
+        raise ArgumentError(f"[{name}] padding_idx={index} of {rows} rows")
     return index % rows
 
 

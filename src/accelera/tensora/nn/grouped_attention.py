@@ -45,7 +45,7 @@ class RotaryEmbedding:
         self, head_dim: int, base: float = 10000.0, scaling: Mapping[str, Any] | None = None
     ) -> None:
         if head_dim < 2 or head_dim % 2:
-            raise ArgumentError(f"RotaryEmbedding: head_dim={head_dim}; give an even number")
+            raise ArgumentError(f"[RotaryEmbedding] head_dim={head_dim}; give an even number")
         frequencies = [base ** (-i / head_dim) for i in range(0, head_dim, 2)]
         self.frequencies = _scaled(frequencies, scaling or {})
 
@@ -78,7 +78,7 @@ def _scaled(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
         return [each / scaling["factor"] for each in frequencies]
     if kind == "llama3":
         return [_llama3(each, scaling) for each in frequencies]
-    raise ArgumentError(f"RotaryEmbedding: rope_type={kind!r}; give 'default', 'linear' or 'llama3'")
+    raise ArgumentError(f"[RotaryEmbedding] rope_type={kind!r}; give 'default', 'linear' or 'llama3'")
 
 
 def _llama3(frequency: float, scaling: Mapping[str, Any]) -> float:
@@ -169,8 +169,9 @@ class GroupedQueryAttention(Module):
         fits = min(num_heads, num_kv_heads) > 0 and num_heads % num_kv_heads == 0
         if not fits or (head_dim is None and embed_dim % num_heads):
             raise ArgumentError(
-                f"GroupedQueryAttention: embed_dim={embed_dim}, {num_heads} heads of queries, {num_kv_heads} "
-                "of keys; give a multiple of them of queries, and embed_dim a multiple of those or a head_dim"
+                f"[GroupedQueryAttention] embed_dim={embed_dim}, {num_heads} heads of queries, {num_kv_heads}"
+                " of keys; give a multiple of num_kv_heads as num_heads, and embed_dim a multiple of num_heads"
+                " or a head_dim"
             )
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
@@ -217,7 +218,7 @@ class GroupedQueryAttention(Module):
         """
         if input.ndim != 3 or input.shape[2] != self.embed_dim:
             raise ShapeError(
-                f"GroupedQueryAttention: an input of shape {tuple(input.shape)}; "
+                f"[GroupedQueryAttention] an input of shape {tuple(input.shape)}; "
                 f"give (batch, length, {self.embed_dim})"
             )
         batch, length = input.shape[:2]
@@ -255,7 +256,7 @@ def seen_keys(query: Any, key: Any, padding: Any, causal: bool) -> tuple[Any, bo
         return mask, False
     if tuple(padding.shape) != (query.shape[0], keys):
         raise ShapeError(
-            f"attention: a padding mask of shape {tuple(padding.shape)} for {query.shape[0]} sequences and "
+            f"[attention] a padding mask of shape {tuple(padding.shape)} for {query.shape[0]} sequences and "
             f"{keys} keys; give ({query.shape[0]}, {keys})"
         )
     seen = native.logical_not(padding)[:, None, None]

@@ -42,7 +42,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     if nonlinearity == "selu":
         return 0.75
     raise ArgumentError(
-        f"calculate_gain: nonlinearity={nonlinearity!r}; give one of relu, leaky_relu, tanh, selu, linear"
+        f"[calculate_gain] nonlinearity={nonlinearity!r}; give one of relu, leaky_relu, tanh, selu, linear"
     )
 
 
@@ -104,7 +104,7 @@ def eye_(tensor: Any) -> Any:
 
     """
     if tensor.ndim != 2:
-        raise ShapeError(f"eye_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
+        raise ShapeError(f"[eye_] a tensor of shape {tuple(tensor.shape)}; give a matrix")
     zeros_(tensor)
     for i in range(min(tensor.shape)):
         tensor.detach()[i, i] = 1
@@ -121,10 +121,10 @@ def dirac_(tensor: Any, groups: int = 1) -> Any:
 
     """
     if tensor.ndim not in (3, 4, 5):
-        raise ShapeError(f"dirac_: a tensor of {tensor.ndim} axes; give three, four or five")
+        raise ShapeError(f"[dirac_] a tensor of {tensor.ndim} axes; give three, four or five")
     out = tensor.shape[0]
     if out % groups:
-        raise ShapeError(f"dirac_: {out} channels in {groups} groups; give a divisor")
+        raise ShapeError(f"[dirac_] {out} channels in {groups} groups; give a divisor")
     zeros_(tensor)
     each = out // groups
     centre = tuple(extent // 2 for extent in tensor.shape[2:])
@@ -145,7 +145,7 @@ def fans(tensor: Any) -> tuple[int, int]:
 
     """
     if tensor.ndim < 2:
-        raise ShapeError(f"init: a tensor of shape {tuple(tensor.shape)} has no fans; give two axes or more")
+        raise ShapeError(f"[init] a tensor of shape {tuple(tensor.shape)} has no fans; give two axes or more")
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 
@@ -163,7 +163,7 @@ def xavier_normal_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any
 
 def _deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(f"kaiming: mode={mode!r}; give 'fan_in' or 'fan_out'")
+        raise ArgumentError(f"[kaiming] mode={mode!r}; give 'fan_in' or 'fan_out'")
     fan = fans(tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(fan)
 
@@ -215,7 +215,7 @@ def sparse_(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = No
 
     """
     if tensor.ndim != 2:
-        raise ShapeError(f"sparse_: a tensor of shape {tuple(tensor.shape)}; give a matrix")
+        raise ShapeError(f"[sparse_] a tensor of shape {tuple(tensor.shape)}; give a matrix")
     normal_(tensor, 0.0, std, generator)
     rows, columns = tensor.shape
     for column in range(columns):

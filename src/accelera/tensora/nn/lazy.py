@@ -126,7 +126,7 @@ class _LazyConvolution(_Lazy):
     def _shape(self, inputs: int) -> tuple[int, ...]:
         if inputs % self.groups:
             raise ShapeError(
-                f"{type(self).__name__}: {inputs} channels in {self.groups} groups; give a multiple"
+                f"[{type(self).__name__}] {inputs} channels in {self.groups} groups; give a multiple"
             )
         if self.transposed:
             return inputs, self.out_channels // self.groups, *self.kernel_size
@@ -135,7 +135,7 @@ class _LazyConvolution(_Lazy):
     def _inputs_from_input(self, input: Any) -> int:
         if input.ndim not in (self.axes + 1, self.axes + 2):
             raise ShapeError(
-                f"{type(self).__name__}: an input of {input.ndim} axes; "
+                f"[{type(self).__name__}] an input of {input.ndim} axes; "
                 f"give {self.axes + 2}, or {self.axes + 1} without a batch"
             )
         return int(input.shape[-self.axes - 1])

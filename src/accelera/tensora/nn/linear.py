@@ -98,7 +98,7 @@ class Bilinear(Module):
     ) -> None:
         super().__init__()
         if in1_features <= 0:
-            raise ArgumentError(f"Bilinear: in1_features={in1_features}; give at least 1")
+            raise ArgumentError(f"[Bilinear] in1_features={in1_features}; give at least 1")
         self.in1_features, self.in2_features = in1_features, in2_features
         self.out_features = out_features
         self.weight = made((out_features, in1_features, in2_features), device, dtype)

@@ -20,7 +20,7 @@ class _Loss(Module):
         super().__init__()
         if reduction not in ("none", "mean", "sum", "batchmean"):
             raise ArgumentError(
-                f"{type(self).__name__}: reduction={reduction!r}; give 'none', 'mean' or 'sum'"
+                f"[{type(self).__name__}] reduction={reduction!r}; give 'none', 'mean' or 'sum'"
             )
         self.reduction = reduction
 

@@ -52,7 +52,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; each subclass defines this."""
-        raise UnsupportedError(f"{type(self).__name__}: forward is not defined; a module needs one")
+        raise UnsupportedError(f"[{type(self).__name__}] forward is not defined; a module needs one")
 
     # --- attributes
 
@@ -61,7 +61,7 @@ class Module:
         if "_parameters" not in own:
             if isinstance(value, Parameter | Module):
                 raise AttributeError(
-                    f"{type(self).__name__}: call super().__init__() before {name!r} is assigned"
+                    f"[{type(self).__name__}] call super().__init__() before {name!r} is assigned"
                 )
             object.__setattr__(self, name, value)
         elif isinstance(value, Parameter):
@@ -73,13 +73,13 @@ class Module:
         elif name in own["_parameters"]:
             if value is not None:
                 raise ArgumentError(
-                    f"{type(self).__name__}: {name!r} is a parameter, given a {type(value).__name__}; "
+                    f"[{type(self).__name__}] {name!r} is a parameter, given a {type(value).__name__}; "
                     "give an nn.Parameter or None"
                 )
             own["_parameters"][name] = None
         elif name in own["_modules"]:
             if value is not None:
-                raise ArgumentError(f"{type(self).__name__}: {name!r} is a module; give a Module or None")
+                raise ArgumentError(f"[{type(self).__name__}] {name!r} is a module; give a Module or None")
             own["_modules"][name] = None
         elif name in own["_buffers"]:
             _check_buffer(type(self).__name__, name, value)
@@ -127,7 +127,7 @@ class Module:
         self._check_name(name, self._parameters)
         if param is not None and not isinstance(param, Parameter):
             raise ArgumentError(
-                f"register_parameter: {name!r} is a {type(param).__name__}; give an nn.Parameter"
+                f"[register_parameter] {name!r} is a {type(param).__name__}; give an nn.Parameter"
             )
         self._parameters[name] = param
 
@@ -165,19 +165,19 @@ class Module:
         """
         self._check_name(name, self._modules)
         if module is not None and not isinstance(module, Module):
-            raise ArgumentError(f"add_module: {name!r} is a {type(module).__name__}; give a Module")
+            raise ArgumentError(f"[add_module] {name!r} is a {type(module).__name__}; give a Module")
         self._modules[name] = module
 
     def _check_name(self, name: str, among: dict[str, Any]) -> None:
         if not isinstance(name, str):
-            raise ArgumentError(f"{type(self).__name__}: {name!r} as a name; give a string")
+            raise ArgumentError(f"[{type(self).__name__}] {name!r} as a name; give a string")
         if not name or "." in name:
             raise ArgumentError(
-                f"{type(self).__name__}: {name!r} as a name; give one that is not empty and has no dot"
+                f"[{type(self).__name__}] {name!r} as a name; give one that is not empty and has no dot"
             )
         if hasattr(self, name) and name not in among:
             raise ArgumentError(
-                f"{type(self).__name__}: the attribute {name!r} exists already; give another name"
+                f"[{type(self).__name__}] the attribute {name!r} exists already; give another name"
             )
 
     # --- iteration
@@ -259,7 +259,7 @@ class Module:
             found = getattr(module, name, None)
             if not isinstance(found, Module):
                 raise UnknownAttributeError(
-                    f"get_submodule: {type(module).__name__} has no module {name!r} of {target!r}"
+                    f"[get_submodule] {type(module).__name__} has no module {name!r} of {target!r}"
                 )
             module = found
         return module
@@ -276,7 +276,7 @@ class Module:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
         if name not in getattr(module, kind):
-            raise UnknownAttributeError(f"get_{word}: {type(module).__name__} has no {word} {name!r}")
+            raise UnknownAttributeError(f"[get_{word}] {type(module).__name__} has no {word} {name!r}")
         return getattr(module, kind)[name]
 
     # --- changes of all parameters
@@ -291,7 +291,7 @@ class Module:
     def train(self: Self, mode: bool = True) -> Self:
         """Set training (or evaluation) of this module and all inside it."""
         if not isinstance(mode, bool):
-            raise ArgumentError(f"train: mode={mode!r}; give True or False")
+            raise ArgumentError(f"[train] mode={mode!r}; give True or False")
         self.training = mode
         for module in self.children():
             module.train(mode)
@@ -334,7 +334,7 @@ class Module:
         if dtype is not None:
             dtype = native.to_dtype(dtype)
             if not dtypes.isdtype(dtype, ("real floating", "complex floating")):
-                raise DTypeError(f"to: parameters of type {dtype}; give a floating-point type")
+                raise DTypeError(f"[to] parameters of type {dtype}; give a floating-point type")
         for module in self.modules():
             module._convert(device, dtype)
         return self
@@ -392,13 +392,13 @@ class Module:
     def get_extra_state(self) -> Any:
         """Return more of the state than tensors, which `set_extra_state` takes; by default there is none."""
         raise UnsupportedError(
-            f"{type(self).__name__}: get_extra_state is not defined; define both of the pair"
+            f"[{type(self).__name__}] get_extra_state is not defined; define both of the pair"
         )
 
     def set_extra_state(self, state: Any) -> None:
         """Restore a state that `get_extra_state` returned."""
         raise UnsupportedError(
-            f"{type(self).__name__}: set_extra_state is not defined; define both of the pair"
+            f"[{type(self).__name__}] set_extra_state is not defined; define both of the pair"
         )
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
@@ -452,7 +452,7 @@ class Module:
             problems += [f"missing keys: {', '.join(missing)}"] if missing else []
             problems += [f"unexpected keys: {', '.join(unexpected)}"] if unexpected else []
         if problems:
-            raise StateError(f"load_state_dict of {type(self).__name__}: " + "; ".join(problems))
+            raise StateError(f"[load_state_dict] {type(self).__name__}: " + "; ".join(problems))
         for key, (module, name) in targets.items():
             if key in state_dict:
                 module._load_one(name, state_dict[key], assign)
@@ -545,7 +545,7 @@ class Module:
 def _check_buffer(where: str, name: str, value: Any) -> None:
     if value is not None and not isinstance(value, Tensor):
         raise ArgumentError(
-            f"{where}: the buffer {name!r} is a {type(value).__name__}; give a Tensor or None"
+            f"[{where}] the buffer {name!r} is a {type(value).__name__}; give a Tensor or None"
         )
 
 
@@ -615,11 +615,11 @@ class _BackwardHooks:
         for each in replacements:
             if each is not None and not isinstance(each, Tensor):
                 raise ArgumentError(
-                    f"{where}: returned {each!r:.60} ({type(each).__name__}); expected a Tensor, None, or a "
+                    f"[{where}] returned {each!r:.60} ({type(each).__name__}); expected a Tensor, None, or a "
                     "tuple of them"
                 )
         if len(replacements) != len(grads):
-            raise StateError(f"{where}: returned {len(replacements)} gradients, expected {len(grads)}")
+            raise StateError(f"[{where}] returned {len(replacements)} gradients, expected {len(grads)}")
         return replacements
 
     def outputs(self, output: Any) -> Any:

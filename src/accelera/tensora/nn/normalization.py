@@ -149,7 +149,7 @@ class GroupNorm(_Normalization):
     ) -> None:
         super().__init__()
         if num_channels % num_groups:
-            raise ShapeError(f"GroupNorm: {num_channels} channels in {num_groups} groups; give a divisor")
+            raise ShapeError(f"[GroupNorm] {num_channels} channels in {num_groups} groups; give a divisor")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._add("weight", (num_channels,) if affine else None, device, dtype)
         self._add("bias", (num_channels,) if affine and bias else None, device, dtype)
@@ -217,7 +217,9 @@ class _RunningNorm(_Normalization):
 
     def _check(self, input: Any) -> None:
         if input.ndim not in self.axes:
-            raise ShapeError(f"{type(self).__name__}: an input of {input.ndim} axes; give one of {self.axes}")
+            raise ShapeError(
+                f"[{type(self).__name__}] an input of {input.ndim} axes; give one of {self.axes}"
+            )
 
     def _share(self) -> Any:
         """Count the batch; return the weight of its statistics in the running ones, a number or a tensor."""

@@ -75,11 +75,11 @@ def _checked_lengths(lengths: Any, shape: tuple[int, ...]) -> list[int]:
     found = _integers(lengths)
     if len(found) != shape[1]:
         raise StateError(
-            f"pack_padded_sequence: {len(found)} lengths for a batch of {shape[1]}; give one each"
+            f"[pack_padded_sequence] {len(found)} lengths for a batch of {shape[1]}; give one each"
         )
     if not found or min(found) < 1 or max(found) > shape[0]:
         raise StateError(
-            f"pack_padded_sequence: lengths {found[:8]} for {shape[0]} steps; give lengths from 1 to it"
+            f"[pack_padded_sequence] lengths {found[:8]} for {shape[0]} steps; give lengths from 1 to it"
         )
     return found
 
@@ -116,7 +116,7 @@ def pack_padded_sequence(
     order = sorted(range(len(found)), key=lambda i: -found[i])
     if enforce_sorted and any(a < b for a, b in itertools.pairwise(found)):
         raise StateError(
-            "pack_padded_sequence: lengths are not sorted from the longest to the shortest; "
+            "[pack_padded_sequence] lengths are not sorted from the longest to the shortest; "
             "sort them, or give enforce_sorted=False"
         )
     sizes = [sum(n > step for n in found) for step in range(max(found))]
@@ -168,7 +168,7 @@ def pad_packed_sequence(
     steps = len(sizes) if total_length is None else total_length
     if steps < len(sizes):
         raise ArgumentError(
-            f"pad_packed_sequence: total_length={total_length} for {len(sizes)} steps; give more"
+            f"[pad_packed_sequence] total_length={total_length} for {len(sizes)} steps; give more"
         )
     padded = _padded(sequence.data, sizes, steps, padding_value)
     lengths = [sum(n > i for n in sizes) for i in range(sizes[0])]
@@ -221,10 +221,12 @@ def pad_sequence(
     """
     given = list(sequences)
     if padding_side not in ("left", "right"):
-        raise ArgumentError(f"pad_sequence: padding_side={padding_side!r}; give 'left' or 'right'")
+        raise ArgumentError(f"[pad_sequence] padding_side={padding_side!r}; give 'left' or 'right'")
     if not given or len({tuple(each.shape[1:]) for each in given}) > 1:
         shapes = [tuple(each.shape) for each in given[:8]]
-        raise ShapeError(f"pad_sequence: shapes {shapes}; give tensors that differ in their first axis alone")
+        raise ShapeError(
+            f"[pad_sequence] shapes {shapes}; give tensors that differ in their first axis alone"
+        )
     steps = max(each.shape[0] for each in given)
     rows = []
     for each in given:

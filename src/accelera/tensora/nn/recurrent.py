@@ -136,9 +136,9 @@ def require_positive(name: str, **sizes: Any) -> None:
     """Raise TypeError or ValueError if a size is no positive integer."""
     for key, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ArgumentError(f"{name}: {key}={value!r}; give an integer")
+            raise ArgumentError(f"[{name}] {key}={value!r}; give an integer")
         if value < 1:
-            raise ArgumentError(f"{name}: {key}={value}; give 1 or more")
+            raise ArgumentError(f"[{name}] {key}={value}; give 1 or more")
 
 
 class RNNBase(Module):
@@ -167,14 +167,14 @@ class RNNBase(Module):
     ) -> None:
         super().__init__()
         if mode not in FORMULAS:
-            raise ArgumentError(f"RNNBase: mode={mode!r}; give one of {', '.join(FORMULAS)}")
+            raise ArgumentError(f"[RNNBase] mode={mode!r}; give one of {', '.join(FORMULAS)}")
         name = type(self).__name__
         require_positive(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ArgumentError(f"{name}: dropout={dropout}; give a number between 0 and 1")
+            raise ArgumentError(f"[{name}] dropout={dropout}; give a number between 0 and 1")
         if not 0 <= proj_size < hidden_size or (proj_size and mode != "LSTM"):
             raise ArgumentError(
-                f"{name}: proj_size={proj_size}; give 0, or for an LSTM a number below {hidden_size}"
+                f"[{name}] proj_size={proj_size}; give 0, or for an LSTM a number below {hidden_size}"
             )
         self.mode, self.input_size, self.hidden_size = mode, input_size, hidden_size
         self.num_layers, self.bias, self.batch_first = num_layers, bias, batch_first
@@ -261,7 +261,7 @@ class RNNBase(Module):
             return self._packed(input, hx)
         if input.ndim not in (2, 3):
             raise ShapeError(
-                f"{type(self).__name__}: an input of shape {tuple(input.shape)}; give 2 or 3 axes"
+                f"[{type(self).__name__}] an input of shape {tuple(input.shape)}; give 2 or 3 axes"
             )
         states = self._listed(hx)
         if input.ndim == 2:
@@ -281,7 +281,7 @@ class RNNBase(Module):
         wanted = FORMULAS[self.mode].states
         if len(states) != wanted:
             raise ArgumentError(
-                f"{type(self).__name__}: hx is of {len(states)} tensors; give "
+                f"[{type(self).__name__}] hx is of {len(states)} tensors; give "
                 + ("(hidden state, cell state)" if wanted == 2 else "one")
             )
         return states
@@ -293,7 +293,7 @@ class RNNBase(Module):
         """Outputs (steps, batch, width) for an input (steps, batch, input_size)."""
         steps, batch = input.shape[:2]
         if steps == 0:
-            raise ArgumentError(f"{type(self).__name__}: a sequence of 0 steps; give one or more")
+            raise ArgumentError(f"[{type(self).__name__}] a sequence of 0 steps; give one or more")
         flat = native.reshape(input, (steps * batch, input.shape[2]))
         out, last = self._layers(flat, [batch] * steps, states)
         return native.reshape(out, (steps, batch, out.shape[1])), last
@@ -311,18 +311,18 @@ class RNNBase(Module):
         name, weight = type(self).__name__, self.weight_ih_l0
         if data.ndim != 2 or data.shape[1] != self.input_size:
             raise ShapeError(
-                f"{name}: an input of width {data.shape[-1]}; the network was made for {self.input_size}"
+                f"[{name}] an input of width {data.shape[-1]}; the network was made for {self.input_size}"
             )
         if data.dtype != weight.dtype and not native.autocasting():
             raise ArgumentError(
-                f"{name}: an input of {data.dtype.name} for weights of {weight.dtype.name}; convert one"
+                f"[{name}] an input of {data.dtype.name} for weights of {weight.dtype.name}; convert one"
             )
         widths = (self.proj_size or self.hidden_size, self.hidden_size)
         for state, width in zip(states, widths, strict=False):
             wanted = (self.num_layers * (1 + self.bidirectional), batch, width)
             if tuple(state.shape) != wanted:
                 raise ShapeError(
-                    f"{name}: a state of shape {tuple(state.shape)}; for this input give {wanted}"
+                    f"[{name}] a state of shape {tuple(state.shape)}; for this input give {wanted}"
                 )
 
     def _zeros(self, data: Any, batch: int) -> list[Any]:
@@ -380,7 +380,7 @@ class RNN(RNNBase):
         dtype: Any = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
+            raise ArgumentError(f"[RNN] nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
         options = (num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype)
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, *options)
         self.nonlinearity = nonlinearity

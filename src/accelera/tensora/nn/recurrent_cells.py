@@ -73,14 +73,14 @@ class RNNCellBase(Module):
         name = type(self).__name__
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
             raise ShapeError(
-                f"{name}: an input of shape {tuple(input.shape)}; give (batch, {self.input_size}) "
+                f"[{name}] an input of shape {tuple(input.shape)}; give (batch, {self.input_size}) "
                 f"or ({self.input_size},)"
             )
         wanted = (*input.shape[:-1], self.hidden_size)
         for state in states:
             if tuple(state.shape) != wanted:
                 raise ShapeError(
-                    f"{name}: a state of shape {tuple(state.shape)}; for this input give {wanted}"
+                    f"[{name}] a state of shape {tuple(state.shape)}; for this input give {wanted}"
                 )
 
     def _step(self, input: Any, states: list[Any] | None) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ class RNNCell(RNNCellBase):
         dtype: Any = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNNCell: nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
+            raise ArgumentError(f"[RNNCell] nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
         super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
         self.kind = f"RNN_{nonlinearity.upper()}"

@@ -129,7 +129,7 @@ class ChannelShuffle(Module):
         """
         batch, channels, *rest = input.shape
         if channels % self.groups:
-            raise ShapeError(f"ChannelShuffle: {channels} channels in {self.groups} groups; give a divisor")
+            raise ShapeError(f"[ChannelShuffle] {channels} channels in {self.groups} groups; give a divisor")
         parts = native.reshape(input, (batch, self.groups, channels // self.groups, *rest))
         return native.reshape(manipulation.swapaxes(parts, 1, 2), (batch, channels, *rest))
 

@@ -44,7 +44,7 @@ def _activation(given: Activation) -> Callable[[Any], Any]:
     known: dict[str, Callable[[Any], Any]] = {"relu": F.relu, "gelu": F.gelu}
     if isinstance(given, str):
         if given not in known:
-            raise ArgumentError(f"activation={given!r}; give 'relu', 'gelu' or a function")
+            raise ArgumentError(f"[Transformer] activation={given!r}; give 'relu', 'gelu' or a function")
         given = known[given]
     return _NativeFunction(given.__name__) if isinstance(given, type(native.relu)) else given
 
@@ -376,11 +376,11 @@ class Transformer(Module):
         batch = 0 if self.batch_first else 1
         if src.ndim == 3 and src.shape[batch] != tgt.shape[batch]:
             raise ShapeError(
-                f"Transformer: {src.shape[batch]} sources for {tgt.shape[batch]} targets; give as many"
+                f"[Transformer] {src.shape[batch]} sources for {tgt.shape[batch]} targets; give as many"
             )
         if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
             raise ShapeError(
-                f"Transformer: widths {src.shape[-1]} and {tgt.shape[-1]}; give {self.d_model}, its d_model"
+                f"[Transformer] widths {src.shape[-1]} and {tgt.shape[-1]}; give {self.d_model}, its d_model"
             )
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal

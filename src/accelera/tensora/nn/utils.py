@@ -31,7 +31,9 @@ def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonf
         return native.full((), 0, native.to_dtype("float32"), "cpu")
     total = linalg.vector_norm(manipulation.stack(norms), ord=norm_type)
     if error_if_nonfinite and not math.isfinite(float(total)):
-        raise StateError(f"the norm of order {norm_type} is {float(total)}; some gradient is not finite")
+        raise StateError(
+            f"[get_total_norm] the norm of order {norm_type} is {float(total)}; some gradient is not finite"
+        )
     return total
 
 
@@ -95,7 +97,9 @@ def vector_to_parameters(vector: Any, parameters: Iterable[Any]) -> None:
     some = list(parameters)
     total = sum(each.size for each in some)
     if vector.ndim != 1 or vector.size != total:
-        raise ShapeError(f"vector_to_parameters: a vector of shape {tuple(vector.shape)} for {total} numbers")
+        raise ShapeError(
+            f"[vector_to_parameters] a vector of shape {tuple(vector.shape)} for {total} numbers"
+        )
     begin = 0
     for each in some:
         part = vector.detach()[begin : begin + each.size]

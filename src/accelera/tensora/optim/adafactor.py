@@ -61,11 +61,11 @@ class Adafactor(Optimizer):
         """Raise ValueError if an option of the group is out of range."""
         super().check({name: value for name, value in group.items() if name != "eps"})
         if group["beta2_decay"] > 0:
-            raise ArgumentError(f"Adafactor: beta2_decay={group['beta2_decay']}; give 0 or less")
+            raise ArgumentError(f"[Adafactor] beta2_decay={group['beta2_decay']}; give 0 or less")
         if group["d"] < 1:
-            raise ArgumentError(f"Adafactor: d={group['d']}; give at least 1")
+            raise ArgumentError(f"[Adafactor] d={group['d']}; give at least 1")
         if any(each is not None and each < 0 for each in group["eps"]):
-            raise ArgumentError(f"Adafactor: eps={group['eps']}; give 0 or more")
+            raise ArgumentError(f"[Adafactor] eps={group['eps']}; give 0 or more")
 
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
         """Write the next step into the parameters, which all have gradients."""

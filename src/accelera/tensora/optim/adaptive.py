@@ -90,7 +90,7 @@ class RMSprop(_ElementwiseOptimizer):
         """Raise ValueError if an option of the group is out of range."""
         super().check(group)
         if not group["alpha"] >= 0:
-            raise ArgumentError(f"RMSprop: alpha={group['alpha']}; give 0 or more")
+            raise ArgumentError(f"[RMSprop] alpha={group['alpha']}; give 0 or more")
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
@@ -154,7 +154,7 @@ class Adagrad(_ElementwiseOptimizer):
         super().check(group)
         for option in ("lr_decay", "initial_accumulator_value"):
             if not group[option] >= 0:
-                raise ArgumentError(f"Adagrad: {option}={group[option]}; give 0 or more")
+                raise ArgumentError(f"[Adagrad] {option}={group[option]}; give 0 or more")
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
@@ -205,7 +205,7 @@ class Adadelta(_ElementwiseOptimizer):
         """Raise ValueError if an option of the group is out of range."""
         super().check(group)
         if not 0 <= group["rho"] <= 1:
-            raise ArgumentError(f"Adadelta: rho={group['rho']}; give a number in [0, 1]")
+            raise ArgumentError(f"[Adadelta] rho={group['rho']}; give a number in [0, 1]")
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
@@ -326,7 +326,7 @@ class NAdam(_MomentOptimizer):
         """Raise ValueError if an option of the group is out of range."""
         super().check(group)
         if not group["momentum_decay"] >= 0:
-            raise ArgumentError(f"NAdam: momentum_decay={group['momentum_decay']}; give 0 or more")
+            raise ArgumentError(f"[NAdam] momentum_decay={group['momentum_decay']}; give 0 or more")
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
@@ -526,7 +526,7 @@ class Rprop(_ElementwiseOptimizer):
         super().check(group)
         low, high = group["etas"]
         if not 0 < low < 1 < high:
-            raise ArgumentError(f"Rprop: etas={group['etas']}; give one below 1 and one above")
+            raise ArgumentError(f"[Rprop] etas={group['etas']}; give one below 1 and one above")
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""

@@ -49,7 +49,7 @@ class SGD(Optimizer):
         """Raise ValueError if an option of the group is out of range."""
         super().check(group)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
-            raise ArgumentError("SGD: nesterov=True needs momentum above 0 and dampening=0")
+            raise ArgumentError("[SGD] nesterov=True needs momentum above 0 and dampening=0")
 
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
         """Write the next step into the parameters, which all have gradients."""

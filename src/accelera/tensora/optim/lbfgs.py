@@ -64,13 +64,13 @@ class LBFGS(Optimizer):
         options |= {"tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change}
         super().__init__(params, {**options, "line_search_fn": line_search_fn})
         if line_search_fn not in (None, "strong_wolfe"):
-            raise ArgumentError(f"LBFGS: line_search_fn={line_search_fn!r}; give 'strong_wolfe' or None")
+            raise ArgumentError(f"[LBFGS] line_search_fn={line_search_fn!r}; give 'strong_wolfe' or None")
         self._params: list[Any] = self.param_groups[0]["params"]
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add the one group of parameters; a second one is a ValueError."""
         if self.param_groups:
-            raise ArgumentError("LBFGS: 2 groups; give one list of parameters")
+            raise ArgumentError("[LBFGS] 2 groups; give one list of parameters")
         super().add_param_group(group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -81,11 +81,11 @@ class LBFGS(Optimizer):
 
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
         """Raise TypeError: a step takes all parameters together, and a closure."""
-        raise ArgumentError("LBFGS: parameters cannot be changed one at a time; call step(closure)")
+        raise ArgumentError("[LBFGS] parameters cannot be changed one at a time; call step(closure)")
 
     def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
-            raise ArgumentError("LBFGS: step() without a closure; give a function that computes the loss")
+            raise ArgumentError("[LBFGS] step() without a closure; give a function that computes the loss")
         with no_grad():
             return _ClosureStep(self, closure).run()
 

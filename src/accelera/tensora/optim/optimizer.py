@@ -41,14 +41,14 @@ class Optimizer(ABC):
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
-            raise ArgumentError(f"{type(self).__name__}: one tensor as params; give a list of them")
+            raise ArgumentError(f"[{type(self).__name__}] one tensor as params; give a list of them")
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Any, State] = {}
         self._hooks: dict[str, dict[int, Any]] = {kind: {} for kind in _HOOKS}
         given: list[Any] = list(params)
         if not given:
-            raise ArgumentError(f"{type(self).__name__}: no parameters; give at least one tensor")
+            raise ArgumentError(f"[{type(self).__name__}] no parameters; give at least one tensor")
         groups = given if isinstance(given[0], dict) else [{"params": given}]
         for group in groups:
             self.add_param_group(group)
@@ -71,16 +71,16 @@ class Optimizer(ABC):
         unknown = group.keys() - self.defaults.keys() - {"params", "param_names"}
         if unknown:
             raise ArgumentError(
-                f"{name}: unknown options {sorted(unknown)}; known are {sorted(self.defaults)}"
+                f"[{name}] unknown options {sorted(unknown)}; known are {sorted(self.defaults)}"
             )
         known = {id(each) for other in self.param_groups for each in other["params"]}
         for each in params:
             if not isinstance(each, Tensor):
-                raise ArgumentError(f"{name}: a {type(each).__name__} among the parameters; give tensors")
+                raise ArgumentError(f"[{name}] a {type(each).__name__} among the parameters; give tensors")
             if not each.is_leaf:
-                raise ArgumentError(f"{name}: a parameter was computed from other tensors; give leaves")
+                raise ArgumentError(f"[{name}] a parameter was computed from other tensors; give leaves")
             if id(each) in known:
-                raise ArgumentError(f"{name}: a parameter is given twice")
+                raise ArgumentError(f"[{name}] a parameter is given twice")
             known.add(id(each))
         made = {**self.defaults, **group, "params": params}
         self.check(made)
@@ -91,10 +91,10 @@ class Optimizer(ABC):
         _check_types(type(self).__name__, group)
         for option in ("lr", "eps", "weight_decay", "momentum"):
             if not group.get(option, 0) >= 0:
-                raise ArgumentError(f"{type(self).__name__}: {option}={group[option]}; give 0 or more")
+                raise ArgumentError(f"[{type(self).__name__}] {option}={group[option]}; give 0 or more")
         for beta in group.get("betas", ()):
             if not 0 <= beta < 1:
-                raise ArgumentError(f"{type(self).__name__}: betas={group['betas']}; give numbers in [0, 1)")
+                raise ArgumentError(f"[{type(self).__name__}] betas={group['betas']}; give numbers in [0, 1)")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or (without `set_to_none`) to zeros."""
@@ -181,7 +181,7 @@ class Optimizer(ABC):
         found, wanted = ([len(group["params"]) for group in each] for each in (groups, self.param_groups))
         if found != wanted:
             raise ArgumentError(
-                f"load_state_dict: groups of {found} parameters for an optimizer with groups of {wanted}"
+                f"[load_state_dict] groups of {found} parameters for an optimizer with groups of {wanted}"
             )
         self.state = {}
         for group, saved in zip(self.param_groups, groups, strict=True):
@@ -258,13 +258,13 @@ def _check_types(optimizer: str, group: dict[str, Any]) -> None:
         value = group[option]
         if not _is_real_number(value):
             raise ArgumentError(
-                f"{optimizer}: {option}={value!r:.60} ({type(value).__name__}); give a number"
+                f"[{optimizer}] {option}={value!r:.60} ({type(value).__name__}); give a number"
             )
     for option in _PAIR_OPTIONS & group.keys():
         value = group[option]
         is_pair = isinstance(value, tuple | list) and len(value) == 2
         if not is_pair or not all(map(_is_real_number, value)):
-            raise ArgumentError(f"{optimizer}: {option}={value!r:.60}; give two numbers")
+            raise ArgumentError(f"[{optimizer}] {option}={value!r:.60}; give two numbers")
 
 
 def _split_names(
@@ -275,7 +275,7 @@ def _split_names(
     if not any(named):
         return group, params
     if not all(named):
-        raise ArgumentError(f"{optimizer}: only some parameters have names; give all or none")
+        raise ArgumentError(f"[{optimizer}] only some parameters have names; give all or none")
     return {**group, "param_names": [name for name, _ in params]}, [each for _, each in params]
 
 
@@ -298,7 +298,7 @@ def _copy_state_value(name: str, value: Any, param: Any) -> Any:
         a not in (1, b) for a, b in zip(value.shape, param.shape, strict=True)
     ):
         raise ShapeError(
-            f"load_state_dict: {name} of shape {value.shape} for a parameter of shape {param.shape}"
+            f"[load_state_dict] {name} of shape {value.shape} for a parameter of shape {param.shape}"
         )
     return as_state(native.copy(native.cast(value.detach(), param.dtype)))
 

@@ -17,10 +17,10 @@ class ChainedScheduler:
 
     def __init__(self, schedulers: Sequence[Any], optimizer: Any = None) -> None:
         if not schedulers:
-            raise ArgumentError("ChainedScheduler: no schedules; give at least one")
+            raise ArgumentError("[ChainedScheduler] no schedules; give at least one")
         self.optimizer = schedulers[0].optimizer if optimizer is None else optimizer
         if any(each.optimizer is not self.optimizer for each in schedulers):
-            raise ArgumentError("ChainedScheduler: schedules of different optimizers; give those of one")
+            raise ArgumentError("[ChainedScheduler] schedules of different optimizers; give those of one")
         self._schedulers = list(schedulers)
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
@@ -54,10 +54,10 @@ class SequentialLR(LRScheduler):
     ) -> None:
         if len(milestones) != len(schedulers) - 1:
             raise ArgumentError(
-                f"SequentialLR: {len(milestones)} milestones for {len(schedulers)} schedules; give one less"
+                f"[SequentialLR] {len(milestones)} milestones for {len(schedulers)} schedules; give one less"
             )
         if any(each.optimizer is not optimizer for each in schedulers):
-            raise ArgumentError("SequentialLR: schedules of different optimizers; give those of one")
+            raise ArgumentError("[SequentialLR] schedules of different optimizers; give those of one")
         self._schedulers, self._milestones = list(schedulers), list(milestones)
         self.last_epoch = last_epoch + 1
         self.optimizer = optimizer
@@ -144,9 +144,9 @@ class ReduceLROnPlateau:
         eps: float = 1e-8,
     ) -> None:
         if factor >= 1.0:
-            raise ArgumentError(f"ReduceLROnPlateau: factor={factor}; give one below 1")
+            raise ArgumentError(f"[ReduceLROnPlateau] factor={factor}; give one below 1")
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-            raise ArgumentError(f"ReduceLROnPlateau: mode={mode!r}, threshold_mode={threshold_mode!r}")
+            raise ArgumentError(f"[ReduceLROnPlateau] mode={mode!r}, threshold_mode={threshold_mode!r}")
         self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
         self.threshold, self.threshold_mode, self.cooldown, self.eps = (
             threshold,

@@ -51,7 +51,7 @@ class CyclicLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
-            raise ArgumentError(f"CyclicLR: mode={mode!r}; give 'triangular', 'triangular2' or 'exp_range'")
+            raise ArgumentError(f"[CyclicLR] mode={mode!r}; give 'triangular', 'triangular2' or 'exp_range'")
         self.max_lrs = each_group(optimizer, max_lr, "max_lr")
         low = each_group(optimizer, base_lr, "base_lr")
         if last_epoch == -1:
@@ -142,16 +142,16 @@ class OneCycleLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if total_steps is None and (epochs is None or steps_per_epoch is None):
-            raise ArgumentError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+            raise ArgumentError("[OneCycleLR] give total_steps, or epochs and steps_per_epoch")
         self.total_steps = (
             total_steps if total_steps is not None else int(epochs or 0) * int(steps_per_epoch or 0)
         )
         if self.total_steps <= 0 or not 0 <= pct_start <= 1:
             raise ArgumentError(
-                f"OneCycleLR: {self.total_steps} steps, pct_start={pct_start}; give positive ones"
+                f"[OneCycleLR] {self.total_steps} steps, pct_start={pct_start}; give positive ones"
             )
         if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError(f"OneCycleLR: anneal_strategy={anneal_strategy!r}; give 'cos' or 'linear'")
+            raise ArgumentError(f"[OneCycleLR] anneal_strategy={anneal_strategy!r}; give 'cos' or 'linear'")
         self.anneal_strategy = anneal_strategy
         self._phases = _one_cycle(self.total_steps, pct_start, three_phase)
         if last_epoch == -1:
@@ -184,7 +184,7 @@ class OneCycleLR(LRScheduler):
         """Return the rate of each group in the batch that begins; sets the momentum."""
         if self.last_epoch > self.total_steps:
             raise ArgumentError(
-                f"OneCycleLR: step {self.last_epoch} of {self.total_steps}; there are no more"
+                f"[OneCycleLR] step {self.last_epoch} of {self.total_steps}; there are no more"
             )
         begin = 0.0
         for end, *_ in self._phases[:-1]:
@@ -219,7 +219,7 @@ def _momentum_key(optimizer: Any, name: str) -> str:
     for key in ("betas", "momentum"):
         if key in optimizer.defaults:
             return key
-    raise ArgumentError(f"{name}: the optimizer has no momentum; give cycle_momentum=False")
+    raise ArgumentError(f"[{name}] the optimizer has no momentum; give cycle_momentum=False")
 
 
 def _set_momentum(group: dict[str, Any], key: str, value: float) -> None:

@@ -38,7 +38,7 @@ class LRScheduler(ABC):
                 group.setdefault("initial_lr", group["lr"])
             elif "initial_lr" not in group:
                 raise UnknownNameError(
-                    f"{type(self).__name__}: group {i} has no 'initial_lr', which last_epoch needs"
+                    f"[{type(self).__name__}] group {i} has no 'initial_lr', which last_epoch needs"
                 )
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self.last_epoch = last_epoch
@@ -88,7 +88,7 @@ class _ByFunction(LRScheduler):
         self.lr_lambdas = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * groups
         if len(self.lr_lambdas) != groups:
             raise ArgumentError(
-                f"{type(self).__name__}: {len(self.lr_lambdas)} functions for {groups} groups"
+                f"[{type(self).__name__}] {len(self.lr_lambdas)} functions for {groups} groups"
             )
         super().__init__(optimizer, last_epoch)
 
@@ -157,7 +157,7 @@ class ConstantLR(LRScheduler):
         self, optimizer: Any, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
     ) -> None:
         if not 0 <= factor <= 1:
-            raise ArgumentError(f"ConstantLR: factor={factor}; give a number from 0 to 1")
+            raise ArgumentError(f"[ConstantLR] factor={factor}; give a number from 0 to 1")
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
@@ -183,7 +183,7 @@ class LinearLR(LRScheduler):
     ) -> None:
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             raise ArgumentError(
-                f"LinearLR: factors {start_factor} and {end_factor}; give numbers from 0 to 1"
+                f"[LinearLR] factors {start_factor} and {end_factor}; give numbers from 0 to 1"
             )
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer, last_epoch)
@@ -261,7 +261,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if T_0 < 1 or T_mult < 1:
-            raise ArgumentError(f"CosineAnnealingWarmRestarts: T_0={T_0}, T_mult={T_mult}; give at least 1")
+            raise ArgumentError(f"[CosineAnnealingWarmRestarts] T_0={T_0}, T_mult={T_mult}; give at least 1")
         self.T_0, self.T_i, self.T_mult, self.eta_min = T_0, T_0, T_mult, eta_min
         self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
@@ -289,7 +289,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def _jump(self, epoch: float) -> None:
         if epoch < 0:
-            raise ArgumentError(f"CosineAnnealingWarmRestarts: epoch={epoch}; give 0 or more")
+            raise ArgumentError(f"[CosineAnnealingWarmRestarts] epoch={epoch}; give 0 or more")
         self.T_cur, self.T_i = epoch, self.T_0
         if epoch < self.T_0:
             return
@@ -307,5 +307,5 @@ def each_group(optimizer: Any, value: Any, name: str) -> list[float]:
     if not isinstance(value, list | tuple):
         return [value] * groups
     if len(value) != groups:
-        raise ArgumentError(f"{name}: {len(value)} numbers for {groups} groups")
+        raise ArgumentError(f"[{name}] {len(value)} numbers for {groups} groups")
     return list(value)
