@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from accelera.errors import ArgumentError
+from accelera.errors import ArgumentError, StoreFormatError
 
 _SLACK_BYTES: Final = 1024
 """Bytes that a checksum codec may add to a chunk before it is compressed."""
@@ -30,7 +30,7 @@ _AUTOMATIC_HEADER: Final = 47
 """``wbits`` of zlib that accepts zlib's and gzip's headers."""
 
 
-class DecodedSizeError(ValueError):
+class DecodedSizeError(StoreFormatError):
     """A chunk would decode to more bytes than the array's chunk shape takes."""
 
 

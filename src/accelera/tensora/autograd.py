@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from accelera.errors import ArgumentError, ShapeError, StateError
+from accelera.errors import AcceleraError, ArgumentError, ShapeError, StateError
 from accelera.tensora.core import Tensor, native, require_tensors
 
 Tensors = Tensor | Sequence[Tensor]
@@ -370,7 +370,7 @@ def hessian(function: Callable[..., Any], inputs: Any) -> Any:
 # --- numerical checks -------------------------------------------------------------------------------------
 
 
-class GradcheckError(AssertionError):
+class GradcheckError(AcceleraError, AssertionError):
     """Gradients of a function differ from its finite differences."""
 
 

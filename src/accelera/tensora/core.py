@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from accelera.errors import ArgumentError
+from accelera.errors import ArgumentError, BackendMissingError
 
 
-def _import_failure(error: ImportError) -> ImportError:
+def _import_failure(error: ImportError) -> BackendMissingError:
     """Return the error for an extension module that was not imported, with the linker's reason."""
     if importlib.util.find_spec("accelera._tensora") is None:
-        return ImportError(
+        return BackendMissingError(
             "[tensora] was not compiled: `make demo` leaves it out; `make test` or pip install compiles it"
         )
     remedy = "reinstall accelera for this interpreter and system"
@@ -25,7 +25,7 @@ def _import_failure(error: ImportError) -> ImportError:
             "other libraries occupy the memory for static thread-local storage; import accelera.tensora "
             "before them, or set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384"
         )
-    return ImportError(f"[tensora] the extension module was not loaded: {error}. Remedy: {remedy}")
+    return BackendMissingError(f"[tensora] the extension module was not loaded: {error}. Remedy: {remedy}")
 
 
 try:
@@ -50,7 +50,7 @@ def _openblas() -> str:
     """Path of the library in scipy-openblas32, a package whose own import takes longer than ours."""
     package = importlib.util.find_spec("scipy_openblas32")
     if package is None or package.origin is None:
-        raise ImportError("[tensora] OpenBLAS is missing: pip install scipy-openblas32")
+        raise BackendMissingError("[tensora] OpenBLAS is missing: pip install scipy-openblas32")
     return str(next((Path(package.origin).parent / "lib").glob("libscipy_openblas*")))
 
 

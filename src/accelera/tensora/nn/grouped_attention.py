@@ -169,9 +169,9 @@ class GroupedQueryAttention(Module):
         fits = min(num_heads, num_kv_heads) > 0 and num_heads % num_kv_heads == 0
         if not fits or (head_dim is None and embed_dim % num_heads):
             raise ArgumentError(
-                f"[GroupedQueryAttention] embed_dim={embed_dim}, {num_heads} heads of queries, {num_kv_heads}"
-                " of keys; give a multiple of num_kv_heads as num_heads, and embed_dim a multiple of num_heads"
-                " or a head_dim"
+                f"[GroupedQueryAttention] embed_dim={embed_dim}, num_heads={num_heads}, "
+                f"num_kv_heads={num_kv_heads}; give a multiple of num_kv_heads as num_heads, and a "
+                "multiple of num_heads as embed_dim, or head_dim"
             )
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim

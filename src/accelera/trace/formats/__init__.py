@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.atomic import atomic_write
-from accelera.errors import MissingFileError, TraceFormatError, UnknownNameError
+from accelera.errors import MissingFileError, StoreError, TraceFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.similar import files_like
 from accelera.trace.trace import Trace
@@ -124,9 +124,9 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
 
 
 def _size(path: Path) -> int:
-    """Return a file's bytes; raises FileNotFoundError with files of similar names, OSError for a folder."""
+    """Return a file's bytes; raises MissingFileError with files of similar names, StoreError for a folder."""
     if path.is_dir():
-        raise IsADirectoryError(f"[read_trace] {path} is a folder; give a trace file in it")
+        raise StoreError(f"[read_trace] {path} is a folder; give a trace file in it")
     if path.exists():
         return path.stat().st_size
     if not path.parent.is_dir():
