@@ -34,6 +34,10 @@ const char* class_name(Kind kind) {
             return "UnsupportedError";
         case Kind::memory:
             return "OutOfMemoryError";
+        case Kind::device_memory:
+            return "DeviceMemoryError";
+        case Kind::device:
+            return "DeviceError";
         case Kind::store:
             return "StoreError";
     }

@@ -16,7 +16,19 @@ namespace accelera::tensora {
 // --- errors
 
 /// The class of `accelera.errors` that an Error becomes in Python.
-enum class Kind { value, type, shape, dtype, index, runtime, not_implemented, memory, store };
+enum class Kind {
+    value,
+    type,
+    shape,
+    dtype,
+    index,
+    runtime,
+    not_implemented,
+    memory,
+    device_memory,
+    device,
+    store
+};
 
 struct Error : std::runtime_error {
     Error(Kind kind, const std::string& words) : std::runtime_error(words), kind(kind) {}

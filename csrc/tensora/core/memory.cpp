@@ -325,7 +325,7 @@ char* Storage::take_on_device(Device device, int64_t counted, Role role) {
     its_counts.take(counted, role);
     try {
         if (char* const memory = cuda::take_memory(device.index, counted)) return memory;
-        fail(Kind::memory, "[tensora] ", name_of(device), " has no ", counted, " bytes; tensors hold ",
+        fail(Kind::device_memory, "[tensora] ", name_of(device), " has no ", counted, " bytes; tensors hold ",
              its_counts.total() - counted, " of its ", cuda::properties(device.index).memory_bytes);
     } catch (...) {
         its_counts.give(counted, role);

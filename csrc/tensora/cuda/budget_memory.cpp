@@ -16,7 +16,7 @@ DeviceMemory::DeviceMemory(int device, int64_t capacity) : device_(device), stre
     if (capacity == 0) return;
     base_ = take_memory(device, capacity);
     if (!base_)
-        fail(Kind::memory, "[budget] cuda:", device, " has no ", capacity,
+        fail(Kind::device_memory, "[budget] cuda:", device, " has no ", capacity,
              " bytes for the tensors of a step; ", free_bytes(device).on_device, " are free");
 }
 

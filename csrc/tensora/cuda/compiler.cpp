@@ -92,12 +92,12 @@ struct Nvrtc {
 
 const Nvrtc& nvrtc() {
     static const Nvrtc* const one = new Nvrtc;
-    if (!one->absence.empty()) fail(Kind::runtime, "[tensora] ", one->absence);
+    if (!one->absence.empty()) fail(Kind::device, "[tensora] ", one->absence);
     return *one;
 }
 
 void check(int result, const char* what) {
-    if (result != 0) fail(Kind::runtime, "[CUDA] ", what, " failed: ", nvrtc().nvrtcGetErrorString(result));
+    if (result != 0) fail(Kind::device, "[CUDA] ", what, " failed: ", nvrtc().nvrtcGetErrorString(result));
 }
 
 /// A program, given back at the end.
@@ -116,7 +116,7 @@ class Program {
         const std::string target = "--gpu-architecture=" + architecture;
         const char* const options[] = {target.c_str(), "--std=c++20", "-default-device", "-w"};
         if (nvrtc().nvrtcCompileProgram(program_, int(std::size(options)), options) == 0) return;
-        fail(Kind::runtime, "[CUDA] a kernel does not compile for ", architecture, ":\n",
+        fail(Kind::device, "[CUDA] a kernel does not compile for ", architecture, ":\n",
              read(nvrtc().nvrtcGetProgramLogSize, nvrtc().nvrtcGetProgramLog));
     }
 

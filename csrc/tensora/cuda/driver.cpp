@@ -142,7 +142,7 @@ Driver& driver() {
     const char *name = nullptr, *words = nullptr;
     driver().cuGetErrorName(result, &name);
     driver().cuGetErrorString(result, &words);
-    fail(result == out_of_memory ? Kind::memory : Kind::runtime, "[CUDA] ", what,
+    fail(result == out_of_memory ? Kind::device_memory : Kind::device, "[CUDA] ", what,
          " failed: ", name ? name : "unknown error", " (", words ? words : "no description", ")");
 }
 
@@ -419,7 +419,7 @@ void fill_bytes(int device, char* to, int value, int64_t nbytes) {
 
 Function load_function(int device, const std::string& code, const char* name) {
     if (Watch::is_capturing())
-        fail(Kind::runtime, "[CUDA] ", name, " is not loaded before it goes to a graph");
+        fail(Kind::device, "[CUDA] ", name, " is not loaded before it goes to a graph");
     used(device);
     Module module = nullptr;
     Function function = nullptr;

@@ -20,7 +20,7 @@ char* StepMemory::take(int64_t nbytes, bool grows) {
         best->free = false;
         return best->memory;
     }
-    if (!grows) fail(Kind::runtime, "[CUDA] a captured step allocates ", nbytes, " bytes more than before");
+    if (!grows) fail(Kind::device, "[CUDA] a captured step allocates ", nbytes, " bytes more than before");
     char* const memory = take_from_pool(device_, nbytes);
     if (memory) blocks_.push_back({memory, nbytes, false});
     return memory;
@@ -65,7 +65,7 @@ void Watch::note(const char* what) {
     if (!current_watch) return;
     current_watch->other_ = true;
     if (current_watch->captures_)
-        fail(Kind::runtime, "[CUDA] ", what, " in a step that goes to a graph, which holds launches only");
+        fail(Kind::device, "[CUDA] ", what, " in a step that goes to a graph, which holds launches only");
 }
 
 // --- graphs
@@ -73,7 +73,7 @@ void Watch::note(const char* what) {
 Graph::Graph(StepMemory& memory, const std::function<void()>& give_work) : device_(memory.device()) {
     static std::mutex mutex;  // of the stream that they are captured on
     const std::unique_lock lock(mutex, std::try_to_lock);
-    if (!lock) fail(Kind::runtime, "[CUDA] another thread captures a graph");
+    if (!lock) fail(Kind::device, "[CUDA] another thread captures a graph");
     begin_graph(device_);
     try {
         Watch watch(memory, true);

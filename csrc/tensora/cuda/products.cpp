@@ -30,7 +30,7 @@ struct Cublas {
     Cublas() {
         library = open_library({"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
         if (!library)
-            fail(Kind::runtime,
+            fail(Kind::device,
                  "[tensora] cuBLAS (libcublas.so) is not found; install the CUDA toolkit, or pip install "
                  "nvidia-cublas");
         find(create, "cublasCreate_v2");
@@ -46,14 +46,14 @@ struct Cublas {
     }
 
     static void check(int status, const char* what) {
-        if (status != 0) fail(Kind::runtime, "[CUDA] ", what, " failed: cuBLAS's status ", status);
+        if (status != 0) fail(Kind::device, "[CUDA] ", what, " failed: cuBLAS's status ", status);
     }
 
   private:
     template <typename Pointer>
     void find(Pointer& pointer, const char* name) {
         pointer = reinterpret_cast<Pointer>(symbol(library, name));
-        if (!pointer) fail(Kind::runtime, "[tensora] the cuBLAS that is installed has no ", name);
+        if (!pointer) fail(Kind::device, "[tensora] the cuBLAS that is installed has no ", name);
     }
 };
 

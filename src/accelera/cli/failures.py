@@ -17,7 +17,7 @@ from accelera.errors import (
     AcceleraError,
     BudgetExceededError,
     DeviceError,
-    DeviceMemoryError,
+    OutOfMemoryError,
     StoreError,
     TraceFormatError,
 )
@@ -48,7 +48,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
     (typer.Abort, ExitCode.INTERRUPTED),
     (BudgetExceededError, ExitCode.BUDGET),
-    (DeviceMemoryError, ExitCode.DEVICE),
+    (OutOfMemoryError, ExitCode.DEVICE),
     (DeviceError, ExitCode.DEVICE),
     (StoreError, ExitCode.STORE),
     (TraceFormatError, ExitCode.STORE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from accelera.errors import AcceleraError, DeviceMemoryError
+from accelera.errors import AcceleraError, DeviceMemoryError, OutOfMemoryError
 
 _WORDS = re.compile(
     r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|ALLOCATION_FAILURE"
@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException, *, of_python: bool = False) -> bool:
     """
     if isinstance(error, DeviceMemoryError) or _is_torchs(error):
         return True
-    if isinstance(error, AcceleraError):
+    if isinstance(error, AcceleraError) and type(error) is not OutOfMemoryError:
         return False
     if isinstance(error, MemoryError):
         return of_python or _RMM.match(words_of(error)) is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from accelera.errors import ArgumentError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.units import format_bytes
 
 
@@ -225,8 +225,11 @@ class Advice:
     """The findings, one sentence each."""
 
     def ranked(self, policy: str) -> Ranked:
-        """Return the figures of ``policy``; raises KeyError for one that was not tried."""
-        return next(each for each in self.ranking if each.policy == policy)
+        """Return the figures of ``policy``; raises UnknownNameError for one that was not tried."""
+        by_name = {each.policy: each for each in self.ranking}
+        if policy not in by_name:
+            raise UnknownNameError.among("policy", policy, by_name)
+        return by_name[policy]
 
     def table(self) -> str:
         """Return the ranking and the findings as text, for people."""
