@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -225,6 +227,19 @@ def training_step(module, optimizer):
         return loss
 
     return step
+
+
+@pytest.mark.parametrize("mode", ["eager", "jit", "budget"])
+def test_batch_norm_averages_all_batches(mode):
+    reference, module = torch.nn.BatchNorm1d(4, momentum=None), nn.BatchNorm1d(4, momentum=None)
+    call = ts.jit(lambda x: module(x)) if mode == "jit" else module
+    for seed in range(4):
+        batch = np.random.default_rng(seed).normal(size=(8, 4)).astype("f4")
+        reference(torch.from_numpy(batch))
+        with ts.budget("1MiB") if mode == "budget" else contextlib.nullcontext():
+            call(ts.asarray(batch))
+    np.testing.assert_allclose(module.running_mean.numpy(), reference.running_mean, rtol=1e-5)
+    np.testing.assert_allclose(module.running_var.numpy(), reference.running_var, rtol=1e-5)
 
 
 def test_a_call_allocates_at_most_what_was_planned():

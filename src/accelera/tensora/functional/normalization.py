@@ -7,7 +7,7 @@ from typing import Any
 
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.layers import pad
 from accelera.tensora.functional.pooling import avg_pool2d
 
@@ -164,7 +164,9 @@ def batch_norm(
     return native.cast(found, input.dtype)
 
 
-def _move(running: Any, statistic: Any, momentum: float) -> None:
+def _move(running: Any, statistic: Any, momentum: Any) -> None:
+    if isinstance(momentum, Tensor):
+        momentum = native.cast(momentum, running.dtype)
     running[...] = native.lerp(running, native.cast(statistic, running.dtype), momentum)
 
 

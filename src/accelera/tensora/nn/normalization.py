@@ -218,12 +218,15 @@ class _RunningNorm(_Normalization):
         if input.ndim not in self.axes:
             raise ValueError(f"{type(self).__name__}: an input of {input.ndim} axes; give one of {self.axes}")
 
-    def _share(self) -> float:
-        """Share of the new statistics in the running ones; counts the batch."""
+    def _share(self) -> Any:
+        """Count the batch; return the weight of its statistics in the running ones, as a number or a tensor."""
         if not (self.training and self.track_running_stats):
             return 0.0 if self.momentum is None else self.momentum
         self.num_batches_tracked += 1
-        return 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        if self.momentum is not None:
+            return self.momentum
+        # A tensor: a captured function and a step of a budget cannot read the count while they are recorded.
+        return 1.0 / native.cast(self.num_batches_tracked, dtypes.float64)
 
     def extra_repr(self) -> str:
         return (
