@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import accelera.tensora as ts
+from accelera.tensora import functional, nn
 
 V = ts.asarray([1.0, 2.0, 3.0])
 M = ts.asarray([[1.0, 2.0], [3.0, 5.0]])
@@ -166,3 +167,28 @@ def test_scattered_means_of_integers_and_products() -> None:
         7,
     ]
     assert ts.index_reduce(x, index, values, axis=0, reduce="prod").tolist() == [80, 20, 210]
+
+
+_IMAGE = (1, 2, 4, 4)
+_HUGE_COUNTS: dict[str, Callable[[], Any]] = {
+    "nearest": lambda: functional.interpolate(ts.ones(_IMAGE), size=2**40),
+    "bilinear": lambda: functional.interpolate(ts.ones(_IMAGE), scale_factor=2.0**40, mode="bilinear"),
+    "bicubic": lambda: functional.interpolate(ts.ones(_IMAGE), size=2**40, mode="bicubic"),
+    "upsample": lambda: nn.Upsample(size=2**40)(ts.ones(_IMAGE)),
+    "replicate": lambda: functional.pad(ts.ones(_IMAGE), (2**40, 0, 0, 0), mode="replicate"),
+    "tensor_split": lambda: ts.tensor_split(ts.ones(5), 2**62),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", _HUGE_COUNTS)
+def test_counts_beyond_the_address_space_are_refused(name: str) -> None:
+    with pytest.raises(MemoryError):
+        _HUGE_COUNTS[name]()
+
+
+@pytest.mark.timeout(20)
+def test_diff_beyond_the_extent_is_empty() -> None:
+    assert ts.diff(ts.ones(5), n=2**40).shape == np.diff(np.ones(5), n=7).shape
+    with pytest.raises(ValueError, match="n=-1"):
+        ts.diff(ts.ones(5), n=-1)

@@ -307,7 +307,7 @@ def diff(
     if len(parts) > 1:
         x = native.concat(parts, axis)
     at = axis % x.ndim
-    for _ in range(builtins.min(n, x.shape[at])):  # nothing is left after that
+    for _ in range(builtins.min(n, x.shape[at])):  # the result is empty from there on
         x = native.subtract(x[on_axis(at, slice(1, None))], x[on_axis(at, slice(None, -1))])
     return x
 

@@ -47,7 +47,7 @@ def interpolate(
         "nearest", "nearest-exact" or "area" for any number of extents; "linear" for one, "bilinear" or
         "bicubic" for two, "trilinear" for three.
     align_corners
-        Whether the centres of the outermost elements stay where they are, instead of the outermost edges.
+        Whether the centers of the outermost elements stay where they are, instead of the outermost edges.
         Only for the linear and cubic modes.
     recompute_scale_factor
         Whether places are found by the quotient of the extents instead of `scale_factor`.
@@ -105,8 +105,8 @@ def _nearest(x: Any, axis: int, out: int, scale: float | None, shift: float) -> 
     """The element that is nearest, by places that PyTorch rounds to float32."""
     extent = x.shape[axis]
     step = _single(1 / scale if scale else extent / out)
-    centres = native.cast((_positions(out) + shift) * step, dtypes.float32)
-    places = native.minimum(native.cast(native.floor(centres), dtypes.int64), extent - 1)
+    centers = native.cast((_positions(out) + shift) * step, dtypes.float32)
+    places = native.minimum(native.cast(native.floor(centers), dtypes.int64), extent - 1)
     return native.take(x, places, axis)
 
 
@@ -116,14 +116,14 @@ def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool,
     extent = x.shape[axis]
     if align:
         step = (extent - 1) / (out - 1) if out > 1 else 0.0
-        centres = _positions(out) * step
+        centers = _positions(out) * step
     else:
         step = 1 / scale if scale else extent / out
-        centres = (_positions(out) + 0.5) * step - 0.5
+        centers = (_positions(out) + 0.5) * step - 0.5
     if not cubic:
-        centres = native.maximum(centres, 0.0)
-    below = native.floor(centres)
-    rest = centres - below
+        centers = native.maximum(centers, 0.0)
+    below = native.floor(centers)
+    rest = centers - below
     first = native.cast(below, dtypes.int64)
     result = None
     for shift, weight in _cubic(rest) if cubic else [(0, 1 - rest), (1, rest)]:
@@ -135,7 +135,10 @@ def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool,
 
 
 def _positions(count: int) -> Any:
-    """Return the numbers of the elements of a result, in float64."""
+    """Return 0 to count - 1 in float64.
+
+    A tensor, as a list of a mistaken count would exhaust time and memory before anything is refused.
+    """
     return native.cast(native.arange(count), dtypes.float64)
 
 

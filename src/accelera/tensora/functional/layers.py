@@ -158,7 +158,7 @@ def _padding_indices(n: int, before: int, behind: int, mode: str) -> Any:
         return native.asarray(
             [kept[i % len(kept)] for i in range(-max(before, 0), len(kept) + max(behind, 0))], dtypes.int64
         )
-    if mode == "replicate":
+    if mode == "replicate":  # the only mode without a limit on the count
         positions = native.arange(before + n + behind) - before
         return native.minimum(native.maximum(positions, 0), n - 1)
     return native.asarray([n - 1 - abs(n - 1 - abs(i)) for i in range(-before, n + behind)], dtypes.int64)

@@ -222,7 +222,7 @@ class _RunningNorm(_Normalization):
             )
 
     def _share(self) -> Any:
-        """Count the batch; return the weight of its statistics in the running ones, a number or a tensor."""
+        """Count the batch; return the weight of its statistics: a number or a tensor."""
         if not (self.training and self.track_running_stats):
             return 0.0 if self.momentum is None else self.momentum
         self.num_batches_tracked += 1
