@@ -543,4 +543,4 @@ def test_without_a_driver() -> None:
     if found.returncode and "AssertionError" in found.stderr:
         pytest.skip("this machine has a CUDA device")
     assert "libcuda.so.1" in found.stdout
-    assert "ValueError: tensora: no CUDA device: no CUDA driver" in found.stderr
+    assert "accelera.errors.ArgumentError: [tensora] no CUDA device: no CUDA driver" in found.stderr

@@ -346,7 +346,7 @@ def test_one_hot() -> None:
     [
         (lambda x: F.softmax(x.to(ts.int64), -1), TypeError, "not defined for int64"),
         (lambda x: F.softmax(x, 2), IndexError, "axis 2"),
-        (lambda x: F.linear(x, ts.ones((2, 5))), ValueError, "linear: a weight of shape"),
+        (lambda x: F.linear(x, ts.ones((2, 5))), ValueError, r"\[linear\] a weight of shape"),
         (lambda x: F.linear(x, ts.ones((2, 6)), ts.ones(3)), ValueError, "bias of shape"),
         (lambda x: F.layer_norm(x, (5,)), ValueError, "normalized shape"),
         (lambda x: F.layer_norm(x, (6,), ts.ones(5)), ValueError, "weight or bias"),
@@ -356,7 +356,7 @@ def test_one_hot() -> None:
         (lambda x: F.cross_entropy(x.to(ts.int64), ts.asarray([0] * 4)), TypeError, "logits"),
         (lambda x: F.cross_entropy(x, ts.asarray([0] * 4), ts.ones(5)), ValueError, "weights of"),
         (lambda x: F.nll_loss(x, ts.asarray([0, 1, 6, 0])), IndexError, "0 to 5"),
-        (lambda x: F.mse_loss(x, x[0]), ValueError, "mse_loss: an input"),
+        (lambda x: F.mse_loss(x, x[0]), ValueError, r"\[mse_loss\] an input"),
         (lambda x: F.mse_loss(x, x, reduction="all"), ValueError, "'mean', 'sum'"),
         (lambda x: F.binary_cross_entropy(x + 9, x), ValueError, "probabilities"),
         (lambda x: F.batch_norm(x[:1], None, None, training=True), ValueError, "more than one"),

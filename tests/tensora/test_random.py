@@ -230,14 +230,14 @@ def test_functions_of_the_module_draw_from_the_default_generator() -> None:
 def test_arguments_that_do_not_fit_are_named() -> None:
     generator = random.Generator(18)
     for call, words in (
-        (lambda: generator.uniform((2,), low=1.0, high=0.0), "uniform: low 1 and high 0"),
-        (lambda: generator.uniform((2,), high=float("inf")), "uniform: low 0 and high inf"),
+        (lambda: generator.uniform((2,), low=1.0, high=0.0), r"\[uniform\] low 1 and high 0"),
+        (lambda: generator.uniform((2,), high=float("inf")), r"\[uniform\] low 0 and high inf"),
         (lambda: generator.uniform((-2,)), "extents must not be negative"),
         (lambda: generator.normal((2,), std=-1.0), "standard deviation of -1"),
-        (lambda: generator.integers(3, 3), "integers: from 3 to below 3"),
+        (lambda: generator.integers(3, 3), r"\[integers\] from 3 to below 3"),
         (lambda: generator.integers(0, 300, dtype="uint8"), "between 0 and 256"),
-        (lambda: generator.permutation(-1), "permutation: n=-1"),
-        (lambda: generator.bernoulli(1.5), "bernoulli: probabilities"),
+        (lambda: generator.permutation(-1), r"\[permutation\] n=-1"),
+        (lambda: generator.bernoulli(1.5), r"\[bernoulli\] probabilities"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
