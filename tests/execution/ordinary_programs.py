@@ -151,7 +151,7 @@ def counted_words(run: Run) -> Any:
 def grouped(run: Run) -> Any:
     groups: defaultdict[int, list[int]] = defaultdict(list)
     run(lambda task: (spin(task), groups[task % 4].append(task)), TASKS)
-    return {key: sorted(group) for key, group in groups.items()}
+    return {key: sorted(groups[key]) for key in sorted(groups)}
 
 
 def cached_function(run: Run) -> Any:

@@ -103,7 +103,8 @@ class WorkerContext:
 
     def enter(self, state: CallerState) -> None:
         """Apply ``state`` to this process and to the context of ``run``."""
-        _apply_torch_settings(state.torch_settings)
+        with imports_as_in_caller():
+            state.torch_settings.apply(usable_cores())
         sys.setrecursionlimit(state.recursion_limit)
         if state.int_digits is not None and hasattr(sys, "set_int_max_str_digits"):
             sys.set_int_max_str_digits(state.int_digits)
@@ -141,14 +142,6 @@ def imports_as_in_caller() -> Iterator[None]:
         yield
     for logger, handler in _log_handlers() - before:
         logger.removeHandler(handler)
-
-
-def _apply_torch_settings(settings: TorchSettings) -> None:
-    if settings.is_imported_here:
-        settings.apply(usable_cores())
-    elif not settings.are_defaults:  # importing torch takes seconds
-        with imports_as_in_caller():
-            settings.apply(usable_cores())
 
 
 def _log_handlers() -> set[tuple[logging.Logger, logging.Handler]]:

@@ -166,20 +166,6 @@ def module_folders() -> list[str]:
     return [each for each in cast(list[object], sys.path) if isinstance(each, str)]
 
 
-_LAST_ENVIRONMENT: list[tuple[object, dict[str, str]]] = []
-"""The environment of the last call, in the form of ``os`` and decoded."""
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment variables, which are decoded again only after a change."""
-    encoded = getattr(os.environ, "_data", None)
-    last = next(iter(_LAST_ENVIRONMENT), None)
-    if encoded is None or last is None or last[0] != encoded:
-        last = (dict(encoded) if encoded is not None else None, dict(os.environ))
-        _LAST_ENVIRONMENT[:] = [last]
-    return last[1]
-
-
 @final
 class ProcessEnvironment(NamedTuple):
     """Working directory, import path and environment variables of a process."""
@@ -197,7 +183,7 @@ class ProcessEnvironment(NamedTuple):
             folder = os.getcwd()
         except FileNotFoundError:
             folder = None
-        return cls(folder, module_folders(), _environment())
+        return cls(folder, module_folders(), dict(os.environ))
 
     def enter(self) -> None:
         """Make them those of this process; raises ``OSError`` when the folder is not there."""

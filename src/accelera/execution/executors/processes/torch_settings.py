@@ -45,18 +45,11 @@ class TorchSettings(NamedTuple):
         except AttributeError:  # torch is being imported by another thread
             return cls()
 
-    @property
-    def are_defaults(self) -> bool:
-        """Whether all settings but the number of threads have their default values."""
-        return self[:-1] == TorchSettings()[:-1]
-
-    @property
-    def is_imported_here(self) -> bool:
-        """Whether this process has imported torch."""
-        return "torch" in sys.modules
-
     def apply(self, cores: int) -> None:
         """Make them those of this worker, whose operations use at most ``cores`` threads."""
+        # Importing torch takes seconds, so default settings do not cause it.
+        if "torch" not in sys.modules and self._replace(threads=None) == TorchSettings():
+            return
         import torch
 
         torch.set_default_dtype(getattr(torch, self.dtype))
