@@ -70,11 +70,11 @@ Arena* current_arena() { return current; }
 Arena* enter_arena(Arena* arena) { return std::exchange(current, arena); }
 
 Arena* Arena::create(int64_t limit_bytes, OnFull on_full) {
-    auto* arena = new Arena(limit_bytes, std::move(on_full));
     auto& registry = Registry::instance();
     const std::lock_guard lock(registry.mutex);
-    registry.arenas.push_back(arena);
-    return arena;
+    registry.arenas.reserve(registry.arenas.size() + 1);
+    registry.arenas.push_back(new Arena(limit_bytes, std::move(on_full)));
+    return registry.arenas.back();
 }
 
 Arena* Arena::of(const void* memory) {
@@ -97,7 +97,7 @@ void Arena::retire(Arena* arena) {
 
 Arena::Arena(int64_t limit_bytes, OnFull on_full) : on_full_(std::move(on_full)), limit_(limit_bytes) {
     map_range();
-    insert_free(0, range_bytes_);
+    free_.reset(0, range_bytes_);
 }
 
 Arena::~Arena() { munmap(base_, static_cast<size_t>(range_bytes_)); }
@@ -124,6 +124,7 @@ void* Arena::allocate(int64_t nbytes) {
     for (bool asked = false; !retired_; asked = true) {
         const int64_t missing = ordinary_ + committed_ + nbytes - limit_;
         if (missing <= 0) {
+            if (logs_) reserve_log();
             void* memory = place(nbytes, tensor_alignment, allocations_);
             if (!memory) return nullptr;
             if (logs_) log_.push_back({allocations_, nbytes});
@@ -153,7 +154,7 @@ void* Arena::allocate_committed(int64_t nbytes) {
     return retired_ ? nullptr : place(nbytes, page_bytes, -1);
 }
 
-void Arena::release(void* memory) {
+void Arena::release(void* memory) noexcept {
     bool last = false;
     {
         const Lock lock(mutex_);
@@ -203,7 +204,14 @@ void Arena::reset_peaks() {
 void Arena::start_log() {
     const Lock lock(mutex_);
     log_.clear();
+    reserve_log();
     logs_ = true;
+}
+
+/// Have room for one event more, and for the ends of all blocks, which cannot fail.
+void Arena::reserve_log() {
+    const size_t least = log_.size() + 2 + used_.size();
+    if (log_.capacity() < least) log_.reserve(2 * least);
 }
 
 int64_t Arena::log_size() const {
@@ -228,71 +236,38 @@ int64_t Arena::block_at(const void* memory) const {
 
 void* Arena::place(int64_t nbytes, int64_t alignment, int64_t id) {
     const int64_t taken = std::max(rounded(nbytes, granule_bytes), granule_bytes);
-    const int64_t start = best_fit(taken, alignment);
+    const auto [range, start] = best_fit(taken, alignment);
     if (start < 0) return nullptr;
-    take_range(start, taken);
-    top_page_ = std::max(top_page_, (start + taken - 1) / page_bytes + 1);
-    if (static_cast<int64_t>(touched_.size()) * 64 < top_page_)
-        touched_.resize(std::max(2 * touched_.size(), static_cast<size_t>(top_page_ + 63) / 64));
+    const int64_t top_page = std::max(top_page_, (start + taken - 1) / page_bytes + 1);
+    if (static_cast<int64_t>(touched_.size()) * 64 < top_page)
+        touched_.resize(std::max(2 * touched_.size(), static_cast<size_t>(top_page + 63) / 64));
+    free_.reserve();
+    used_.emplace(start, Block{nbytes, id});
+    free_.take(range, start, start + taken);
+    top_page_ = top_page;
     give_pages_back(touched_pages_ + untouched_pages(start, taken) - limit_ / page_bytes);
     touch(start, taken);
-    used_.emplace(start, Block{nbytes, id});
     return base_ + start;
 }
 
 // Ranges begin at granules; one that is larger by an alignment fits in any case.
-int64_t Arena::best_fit(int64_t nbytes, int64_t alignment) const {
-    for (auto range = free_sizes_.lower_bound({nbytes, 0}); range != free_sizes_.end(); ++range) {
+std::pair<int64_t, int64_t> Arena::best_fit(int64_t nbytes, int64_t alignment) const {
+    const auto& ranges = free_.by_size();
+    for (auto range = ranges.lower_bound({nbytes, 0}); range != ranges.end(); ++range) {
         const auto [size, start] = *range;
         const int64_t aligned = rounded(start, alignment);
-        if (aligned + nbytes <= start + size) return aligned;
+        if (aligned + nbytes <= start + size) return {start, aligned};
     }
-    return -1;
-}
-
-void Arena::take_range(int64_t start, int64_t nbytes) {
-    auto range = std::prev(free_.upper_bound(start));
-    const auto [from, size] = *range;
-    erase_free(range);
-    if (start > from) insert_free(from, start - from);
-    const int64_t end = from + size;
-    if (end > start + nbytes) insert_free(start + nbytes, end - start - nbytes);
+    return {-1, -1};
 }
 
 void Arena::give_range(int64_t start, int64_t nbytes) {
-    const int64_t own_start = start;
-    const int64_t own_bytes = nbytes;
-    const auto after = free_.find(start + nbytes);
-    if (after != free_.end()) {
-        nbytes += after->second;
-        erase_free(after);
-    }
-    const auto next = free_.lower_bound(start);
-    if (next != free_.begin()) {
-        const auto before = std::prev(next);
-        if (before->first + before->second == start) {
-            start = before->first;
-            nbytes += before->second;
-            erase_free(before);
-        }
-    }
-    insert_free(start, nbytes);
+    const auto [begin, end] = free_.give(start, start + nbytes);
     // Pages at the borders may be free only now, together with the neighbours'.
     if (!keeps_pages_) {
-        const int64_t from = std::max(start, own_start - page_bytes);
-        const int64_t end = std::min(start + nbytes, own_start + own_bytes + page_bytes);
-        give_pages_back(from, end - from);
+        const int64_t from = std::max(begin, start - page_bytes);
+        give_pages_back(from, std::min(end, start + nbytes + page_bytes) - from);
     }
-}
-
-void Arena::insert_free(int64_t start, int64_t nbytes) {
-    free_.emplace(start, nbytes);
-    free_sizes_.emplace(nbytes, start);
-}
-
-void Arena::erase_free(std::map<int64_t, int64_t>::iterator range) {
-    free_sizes_.erase({range->second, range->first});
-    free_.erase(range);
 }
 
 void Arena::touch(int64_t start, int64_t nbytes) {
@@ -314,7 +289,8 @@ int64_t Arena::untouched_pages(int64_t start, int64_t nbytes) const {
 
 // From the largest range on: its pages are the least likely to be needed soon.
 void Arena::give_pages_back(int64_t wanted_pages) {
-    for (auto range = free_sizes_.rbegin(); range != free_sizes_.rend() && wanted_pages > 0; ++range)
+    const auto& ranges = free_.by_size();
+    for (auto range = ranges.rbegin(); range != ranges.rend() && wanted_pages > 0; ++range)
         wanted_pages -= give_pages_back(range->second, range->first);
 }
 

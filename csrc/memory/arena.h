@@ -4,9 +4,10 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
+
+#include "common/free_ranges.h"
 
 namespace accelera::memory {
 
@@ -45,7 +46,7 @@ class Arena {
     void* allocate(int64_t nbytes);
     /// Memory that was committed, aligned to pages.
     void* allocate_committed(int64_t nbytes);
-    void release(void* memory);
+    void release(void* memory) noexcept;
 
     /// Count `nbytes` more (or fewer) as promised to slabs.
     void commit(int64_t nbytes);
@@ -93,11 +94,10 @@ class Arena {
     }
     void map_range();
     void* place(int64_t nbytes, int64_t alignment, int64_t id);
-    int64_t best_fit(int64_t nbytes, int64_t alignment) const;
-    void take_range(int64_t start, int64_t nbytes);
+    /// A free range (its start) and a place in it; -1 where none has room.
+    std::pair<int64_t, int64_t> best_fit(int64_t nbytes, int64_t alignment) const;
     void give_range(int64_t start, int64_t nbytes);
-    void insert_free(int64_t start, int64_t nbytes);
-    void erase_free(std::map<int64_t, int64_t>::iterator range);
+    void reserve_log();
     void touch(int64_t start, int64_t nbytes);
     int64_t untouched_pages(int64_t start, int64_t nbytes) const;
     void give_pages_back(int64_t wanted_pages);
@@ -123,11 +123,10 @@ class Arena {
     bool keeps_pages_ = true;
     bool logs_ = false;
     bool retired_ = false;
-    int64_t visitors_ = 0;                              // threads that are asking for room
-    std::map<int64_t, int64_t> free_;                   // start -> bytes
-    std::set<std::pair<int64_t, int64_t>> free_sizes_;  // (bytes, start)
-    std::map<int64_t, Block> used_;                     // start -> block
-    std::vector<uint64_t> touched_;                     // a bit per page
+    int64_t visitors_ = 0;  // threads that are asking for room
+    FreeRanges free_{0, 0};
+    std::map<int64_t, Block> used_;  // start -> block
+    std::vector<uint64_t> touched_;  // a bit per page
     std::vector<Event> log_;
 };
 

@@ -1,5 +1,32 @@
-// Runner of the C++ tests, and what the library needs of nanobind once in a program.
+// Runner of the C++ tests, what the library needs of nanobind once in a program, and allocations that fail.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <nanobind/intrusive/counter.inl>
 
+#include <cstdlib>
+#include <new>
+
 #include "doctest/doctest.h"
+#include "native/injection.h"
+
+namespace {
+thread_local long left = 0;  // allocations until the one that fails; 0: none does
+thread_local bool failed = false;
+}  // namespace
+
+FailingNew::FailingNew(long number) {
+    failed = false;
+    left = number;
+}
+FailingNew::~FailingNew() { left = 0; }
+bool FailingNew::has_failed() const { return failed; }
+
+void* operator new(size_t nbytes) {
+    if (left > 0 && --left == 0) {
+        failed = true;
+        throw std::bad_alloc();
+    }
+    if (void* const memory = std::malloc(nbytes ? nbytes : 1)) return memory;
+    throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }

@@ -321,15 +321,17 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         view->obj = nullptr;
         return -1;
     }
+    LentBuffer* lent = nullptr;
     try {
         tensor.bytes();  // contents may be elsewhere
+        lent = new LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)};
         lend(tensor);
     } catch (...) {
+        delete lent;
         set_python_error();
         view->obj = nullptr;
         return -1;
     }
-    auto* const lent = new LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)};
     const int64_t each = size_of(tensor.dtype());
     view->buf = tensor.bytes();
     view->len = tensor.size() * each;

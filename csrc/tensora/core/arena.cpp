@@ -13,54 +13,40 @@ namespace accelera::tensora {
 void AddressRanges::reset(int64_t capacity) {
     capacity_ = capacity;
     used_bytes_ = 0;
-    gaps_.clear();
-    by_size_.clear();
     used_.clear();
-    insert_gap(0, capacity);
+    gaps_.reset(0, capacity);
 }
 
-void AddressRanges::insert_gap(int64_t begin, int64_t end) {
-    if (begin >= end) return;
-    gaps_.emplace(begin, end);
-    by_size_.emplace(end - begin, begin);
-}
-
-void AddressRanges::erase_gap(int64_t begin, int64_t end) {
-    gaps_.erase(begin);
-    by_size_.erase({end - begin, begin});
-}
-
-void AddressRanges::carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes) {
-    erase_gap(begin, end);
-    insert_gap(begin, place);
-    insert_gap(place + nbytes, end);
+void AddressRanges::carve(int64_t begin, int64_t place, int64_t nbytes) {
+    gaps_.reserve();
     used_.emplace(place, nbytes);
+    gaps_.take(begin, place, place + nbytes);
     used_bytes_ += nbytes;
 }
 
 int64_t AddressRanges::take(int64_t nbytes, bool at_end) {
     nbytes = block_bytes_of(nbytes);
-    const auto found = by_size_.lower_bound({nbytes, at_end ? -1 : 0});
-    if (found == by_size_.end()) return -1;
+    const auto found = gaps_.by_size().lower_bound({nbytes, at_end ? -1 : 0});
+    if (found == gaps_.by_size().end()) return -1;
     int64_t begin = found->second, size = found->first;
     if (at_end) {  // the last gap with room, so that what lies at the end lies together
-        for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap)
+        for (auto gap = gaps().rbegin(); gap != gaps().rend(); ++gap)
             if (gap->second - gap->first >= nbytes) {
                 begin = gap->first, size = gap->second - gap->first;
                 break;
             }
     }
     const int64_t place = at_end ? begin + size - nbytes : begin;
-    carve(begin, begin + size, place, nbytes);
+    carve(begin, place, nbytes);
     return place;
 }
 
 int64_t AddressRanges::take_first(int64_t nbytes) {
     nbytes = block_bytes_of(nbytes);
-    for (const auto& [begin, end] : gaps_)
+    for (const auto& [begin, end] : gaps())
         if (end - begin >= nbytes) {
             const int64_t place = begin;
-            carve(begin, end, place, nbytes);
+            carve(place, place, nbytes);
             return place;
         }
     return -1;
@@ -68,32 +54,19 @@ int64_t AddressRanges::take_first(int64_t nbytes) {
 
 bool AddressRanges::take_at(int64_t place, int64_t nbytes) {
     nbytes = block_bytes_of(nbytes);
-    auto gap = gaps_.upper_bound(place);
-    if (gap == gaps_.begin()) return false;
+    auto gap = gaps().upper_bound(place);
+    if (gap == gaps().begin()) return false;
     --gap;
     if (gap->second < place + nbytes) return false;
-    carve(gap->first, gap->second, place, nbytes);
+    carve(gap->first, place, nbytes);
     return true;
 }
 
-void AddressRanges::give(int64_t place) {
+void AddressRanges::give(int64_t place) noexcept {
     const auto block = used_.find(place);
-    int64_t begin = place, end = place + block->second;
     used_bytes_ -= block->second;
+    gaps_.give(place, place + block->second);
     used_.erase(block);
-    const auto next = gaps_.find(end);
-    if (next != gaps_.end()) {
-        const int64_t stop = next->second;
-        erase_gap(end, stop);
-        end = stop;
-    }
-    auto before = gaps_.lower_bound(begin);
-    if (before != gaps_.begin() && (--before)->second == begin) {
-        const int64_t start = before->first;
-        erase_gap(start, begin);
-        begin = start;
-    }
-    insert_gap(begin, end);
 }
 
 MappedMemory::MappedMemory(int64_t capacity) : mapped_(capacity) {

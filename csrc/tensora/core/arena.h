@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
-#include <vector>
+
+#include "common/free_ranges.h"
 
 namespace accelera::tensora {
 
@@ -15,7 +15,7 @@ constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nby
 /// Free and used parts of a range of bytes. Sizes and places are multiples of 64.
 class AddressRanges {
   public:
-    explicit AddressRanges(int64_t capacity) { reset(capacity); }
+    explicit AddressRanges(int64_t capacity) : capacity_(capacity), gaps_(0, capacity) {}
     void reset(int64_t capacity);
 
     /// Place of a block in the smallest gap that has room for it, at the gap's beginning or at its end; -1 if
@@ -25,24 +25,23 @@ class AddressRanges {
     int64_t take_first(int64_t nbytes);
     /// Whether these bytes were free; they are used now.
     bool take_at(int64_t place, int64_t nbytes);
-    void give(int64_t place);
+    void give(int64_t place) noexcept;
 
     int64_t capacity() const { return capacity_; }
     int64_t used_bytes() const { return used_bytes_; }
-    int64_t largest_gap() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+    int64_t largest_gap() const {
+        return gaps_.by_size().empty() ? 0 : gaps_.by_size().rbegin()->first;
+    }
     /// Gaps, by their beginnings.
-    const std::map<int64_t, int64_t>& gaps() const { return gaps_; }
+    const FreeRanges::ByPlace& gaps() const { return gaps_.by_place(); }
 
   private:
-    void insert_gap(int64_t begin, int64_t end);
-    void erase_gap(int64_t begin, int64_t end);
-    void carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes);
+    void carve(int64_t begin, int64_t place, int64_t nbytes);
 
     int64_t capacity_ = 0;
     int64_t used_bytes_ = 0;
-    std::map<int64_t, int64_t> gaps_;                // begin -> end
-    std::set<std::pair<int64_t, int64_t>> by_size_;  // (bytes, begin)
-    std::map<int64_t, int64_t> used_;                // begin -> bytes
+    FreeRanges gaps_;
+    std::map<int64_t, int64_t> used_;  // begin -> bytes
 };
 
 /// Memory that an arena's blocks lie in.

@@ -60,6 +60,8 @@ void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece)
         slot = 1 + int(known - threads_.begin());
         if (known == threads_.end()) threads_.push_back(id);
     }
+    // Its end is an event too, and must not fail.
+    if (events_.capacity() < 2 * (events_.size() + 1)) events_.reserve(4 * (events_.size() + 1));
     house.allocation = int32_t(uses_.allocations.size());
     uses_.allocations.push_back({nbytes, -1});
     events_.push_back({slot, house.allocation});

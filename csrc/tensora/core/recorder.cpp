@@ -19,7 +19,8 @@ enum Event : uint8_t { read_event = 0, write_event = 1, save_event = 3, evict_ev
 struct Recorder {
     std::mutex mutex;
     Record record;
-    uint32_t number = 0;  ///< of the record; a storage's place in an earlier one means nothing
+    uint32_t number = 0;      ///< of the record; a storage's place in an earlier one means nothing
+    bool is_complete = true;  ///< no event was lost for lack of memory
 
     int32_t place_of(Storage& storage) {
         if (storage.recorded.record != number) {
@@ -69,6 +70,7 @@ void begin_record() {
     if (is_recording())
         fail(Kind::runtime, "[record] operations are recorded already; end that record before");
     recorder().record = {};
+    recorder().is_complete = true;
     ++recorder().number;
     recording.store(true);
 }
@@ -78,6 +80,9 @@ Record end_record() {
     if (!is_recording()) fail(Kind::runtime, "[record] nothing is recorded");
     recording.store(false);
     Recorder& all = recorder();
+    if (!all.is_complete)
+        fail(Kind::memory, "[record] memory ran out while operations were recorded, and events were lost; ",
+             "record a smaller part of the program");
     // Events after the last step belong to it.
     for (auto step = all.record.event_step.rbegin(); step != all.record.event_step.rend(); ++step) {
         if (*step < int32_t(all.record.step_op.size())) break;
@@ -181,7 +186,11 @@ void record_end(Storage& storage) {
     Recorder& all = recorder();
     // What was neither made nor used since the record began is no part of it.
     if (storage.recorded.record != all.number) return;
-    all.add(storage, free_event);
+    try {
+        all.add(storage, free_event);
+    } catch (const std::bad_alloc&) {
+        all.is_complete = false;  // memory ends in destructors, which cannot fail
+    }
 }
 
 }  // namespace accelera::tensora

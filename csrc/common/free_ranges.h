@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace accelera {
+
+/// Free ranges of addresses, by place and by size. Neighbours are joined.
+///
+/// Memory ends in destructors, which cannot fail, so only `reserve` allocates: before a block is taken out of
+/// a range, for the range that its end leaves. With one call for each block there are always enough nodes.
+class FreeRanges {
+  public:
+    using ByPlace = std::map<int64_t, int64_t>;             ///< begin -> end
+    using BySize = std::set<std::pair<int64_t, int64_t>>;  ///< (bytes, begin)
+
+    FreeRanges(int64_t begin, int64_t end) {
+        reserve();
+        insert(begin, end);
+    }
+    /// Nothing but one range is free.
+    void reset(int64_t begin, int64_t end) {
+        while (!by_place_.empty()) erase(by_place_.begin());
+        insert(begin, end);
+    }
+
+    const ByPlace& by_place() const { return by_place_; }
+    const BySize& by_size() const { return by_size_; }
+
+    /// Have nodes for one block more.
+    void reserve() {
+        ByPlace place{{--spare_, 0}};
+        BySize size{{spare_, 0}};
+        spare_places_.insert(place.extract(place.begin()));
+        spare_sizes_.insert(size.extract(size.begin()));
+    }
+    /// Take the bytes of a block out of the range that starts at `begin`.
+    void take(int64_t begin, int64_t block_begin, int64_t block_end) noexcept {
+        const auto range = by_place_.find(begin);
+        const int64_t end = range->second;
+        erase(range);
+        insert(begin, block_begin);
+        insert(block_end, end);
+    }
+    /// Join the bytes of a block to the ranges beside it; the range that they are in now.
+    std::pair<int64_t, int64_t> give(int64_t begin, int64_t end) noexcept {
+        if (const auto next = by_place_.find(end); next != by_place_.end()) {
+            end = next->second;
+            erase(next);
+        }
+        if (auto before = by_place_.lower_bound(begin);
+            before != by_place_.begin() && (--before)->second == begin) {
+            begin = before->first;
+            erase(before);
+        }
+        insert(begin, end);
+        return {begin, end};
+    }
+
+  private:
+    void insert(int64_t begin, int64_t end) noexcept {
+        if (begin >= end) return;
+        auto place = spare_places_.extract(spare_places_.begin());
+        place.key() = begin;
+        place.mapped() = end;
+        by_place_.insert(std::move(place));
+        auto size = spare_sizes_.extract(spare_sizes_.begin());
+        size.value() = {end - begin, begin};
+        by_size_.insert(std::move(size));
+    }
+    void erase(ByPlace::const_iterator range) noexcept {
+        auto size = by_size_.extract({range->second - range->first, range->first});
+        auto place = by_place_.extract(range);
+        place.key() = --spare_;
+        spare_places_.insert(std::move(place));
+        size.value() = {spare_, 0};
+        spare_sizes_.insert(std::move(size));
+    }
+
+    ByPlace by_place_, spare_places_;
+    BySize by_size_, spare_sizes_;
+    int64_t spare_ = 0;  ///< key of the latest spare nodes, which are negative
+};
+
+}  // namespace accelera
