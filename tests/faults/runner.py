@@ -118,8 +118,11 @@ class Trial:
 
 
 def _judge(error: BaseException) -> list[str]:
-    """Return what is wrong with an error: nothing of one that says that memory or a file failed."""
-    if isinstance(error, (AcceleraError, MemoryError)):
+    """Return what is wrong with an error: nothing of one that says that memory or a file failed.
+
+    Errors of the system's calls on files are Python's own, as those of `open` are.
+    """
+    if isinstance(error, (AcceleraError, MemoryError)) or (isinstance(error, OSError) and error.errno):
         return []
     lines = "".join(traceback.format_exception(error))[-2500:]
     return [f"{type(error).__name__} is no error of this library: {lines}"]

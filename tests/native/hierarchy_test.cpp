@@ -40,7 +40,7 @@ struct Reads {
     std::vector<int64_t> size_bytes;
 };
 
-const LinkSpec link{1e-9, 2e-9, 1e-6, true};
+const LinkSpec fast_link{1e-9, 2e-9, 1e-6, true};
 
 }  // namespace
 
@@ -55,7 +55,7 @@ TEST_CASE("hierarchy: two tiers have the hits of a cache, and the link carries i
             REQUIRE(run_cache(name, reads.known(capacity), reads.events(), cache));
             const PreparedTrace trace(reads.events(), {});
             HierarchyFigures figures;
-            REQUIRE(run_hierarchy(name, {reads.known(capacity)}, trace, {{capacity}, {link}, 0.0}, {}, figures));
+            REQUIRE(run_hierarchy(name, {reads.known(capacity)}, trace, {{capacity}, {fast_link}, 0.0}, {}, figures));
             REQUIRE(figures.tiers.size() >= 1);
             CHECK(figures.tiers[0].hits == cache.hits);
             CHECK(figures.tiers[0].misses == cache.misses);
@@ -79,7 +79,7 @@ TEST_CASE("hierarchy: three tiers, writes, windows and histories keep their acco
         options.window = 1 + size_t(seed % 4);
         options.seconds = {seconds.data(), seconds.size()};
         options.history = &history;
-        const Machine machine{{200, 500}, {link, link}, 0.0};
+        const Machine machine{{200, 500}, {fast_link, fast_link}, 0.0};
         HierarchyFigures figures;
         REQUIRE(run_hierarchy("lru", {reads.known(200), reads.known(500)}, trace, machine, options, figures));
         CHECK(figures.tiers[0].hits + figures.tiers[0].misses == int64_t(reads.buffer.size()));
@@ -112,5 +112,5 @@ TEST_CASE("hierarchy: an unknown policy is reported") {
     const Reads reads(1, 10);
     HierarchyFigures figures;
     CHECK(!run_hierarchy("no such policy", {reads.known(10)}, PreparedTrace(reads.events(), {}),
-                         {{10}, {link}, 0.0}, {}, figures));
+                         {{10}, {fast_link}, 0.0}, {}, figures));
 }

@@ -1,5 +1,5 @@
 // Runner of the C++ tests, what the library needs of nanobind once in a program, and allocations that fail.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#define DOCTEST_CONFIG_IMPLEMENT
 #include <nanobind/intrusive/counter.inl>
 
 #include <cstdlib>
@@ -7,6 +7,7 @@
 
 #include "doctest/doctest.h"
 #include "native/injection.h"
+#include "tensora/kernels/blas.h"
 
 namespace {
 thread_local long left = 0;  // allocations until the one that fails; 0: none does
@@ -28,5 +29,11 @@ void* operator new(size_t nbytes) {
     if (void* const memory = std::malloc(nbytes ? nbytes : 1)) return memory;
     throw std::bad_alloc();
 }
+void* operator new(size_t nbytes, const std::nothrow_t&) noexcept { return std::malloc(nbytes ? nbytes : 1); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+int main(int count, char** arguments) {
+    accelera::tensora::load_blas(ACCELERA_TEST_BLAS);
+    return doctest::Context(count, arguments).run();
+}

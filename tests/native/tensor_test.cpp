@@ -45,7 +45,7 @@ std::vector<std::vector<double>> train(const std::vector<T>& weights, const T& i
         weight->make_gradient().required = true;
         x = tanh(matmul(x, weight) * 0.01);
     }
-    const T loss = sum(x * x, {}, false);
+    const T loss = sum(x * x, {0, 1}, false);
     std::vector<std::vector<double>> result;
     for (const T& gradient : run_backward({loss}, {T()}, weights, {.accumulate = false}))
         result.push_back(values_of(gradient));
@@ -93,7 +93,7 @@ TEST_CASE("tensors: a write in place comes after results that wait for the old c
 
 TEST_CASE("gradients: products, broadcasts and reductions") {
     const T a = leaf(counted({2, 3}, 1)), b = leaf(counted({3, 2}, -2)), c = leaf(counted({2}, 5));
-    const T loss = sum(matmul(a, b) * c, {}, false);
+    const T loss = sum(matmul(a, b) * c, {0, 1}, false);
     const std::vector<T> gradients = run_backward({loss}, {T()}, {a, b, c}, {.accumulate = false});
     CHECK(values_of(gradients[0]) == std::vector<double>{-2 * 5 + -1 * 6, 0 * 5 + 1 * 6, 2 * 5 + 3 * 6,
                                                          -2 * 5 + -1 * 6, 0 * 5 + 1 * 6, 2 * 5 + 3 * 6});

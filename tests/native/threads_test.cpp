@@ -22,7 +22,7 @@ TEST_CASE("threads: ranges cover every index once") {
                 std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
                 std::atomic<bool> inside{true};
                 parallel_for(n, least, [&](int64_t begin, int64_t end) {
-                    if (n > least && !inside_pool()) inside = false;
+                    if (count > 1 && n > least && !inside_pool()) inside = false;
                     for (int64_t i = begin; i < end; ++i) ++visits[size_t(i)];
                 });
                 bool once = true;

@@ -47,50 +47,59 @@ StepBudget::Unlocked::~Unlocked() {
 }
 
 void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
+    auto log = std::make_shared<StepLog>();
+    StepReport report;
+    if (used_bytes() > std::min(room, capacity())) {
+        report.refusal = "tensors hold more before the step";
+        if (plan) report.departure = "operation 0: the step does not fit";
+    }
     StepBudget* none = nullptr;
     if (!active.compare_exchange_strong(none, this))
         fail(Kind::runtime, "[budget] a step inside a budget goes on already; end it before the next one");
+    // Nothing fails from here on: the step has begun.
     thread_state.budget = this;
     plan_ = std::move(plan);
     if (room < room_) arena_.give_back_pages();
     room_ = std::min(room, capacity());
-    log_ = std::make_shared<StepLog>();
+    log_ = std::move(log);
     uses_.clear();
     held_.clear();
-    report_ = {};
+    report_ = std::move(report);
     report_.spilled_bytes = -store_->written_bytes();
     step_ = next_step.fetch_add(1);
     depth_ = 0;
     next_place_ = 0;
-    follows_ = bool(plan_);
+    follows_ = plan_ && report_.refusal.empty();
     for (Storage* storage : residents_) storage->house()->last_use = -1;
     report_.peak_bytes = used_bytes();
-    if (used_bytes() > room_) note_refusal("tensors hold more before the step");
 }
 
 void StepBudget::end() {
     if (here() != this) return;
     const Lock lock(*this);
+    std::exception_ptr error;
+    // Where a part fails the others are done all the same: others may still be computed, the store still has
+    // what was not fetched, and the thread must not stay in a step that has ended.
+    const auto attempt = [&](const auto& part) {
+        try {
+            part();
+        } catch (...) {
+            error = std::current_exception();
+        }
+    };
     unpin_all();
     born_.clear();
-    return_withheld();
-    if (follows_ && log_->operations.size() != plan_->log->operations.size())
-        depart(text("it ended after ", log_->operations.size(), " operations, not ",
-                    plan_->log->operations.size()));
+    attempt([&] { return_withheld(); });
+    attempt([&] { require_end(); });
     report_.followed = follows_;
     follows_ = false;
-    settle_transfers();
-    log_->finish();
-    std::exception_ptr error;
+    attempt([&] { settle_transfers(); });
+    attempt([&] { log_->finish(); });
     for (size_t v = 0; v < held_.size(); ++v) {
         Storage* const storage = held_[v].storage;
         if (!storage || is_present(int32_t(v)) || !storage->house() || storage->house()->slot >= 0) continue;
         if (storage->house()->contents == Contents::missing) continue;
-        try {
-            restore(*storage);
-        } catch (...) {
-            error = std::current_exception();  // others may still be computed
-        }
+        attempt([&] { restore(*storage); });
     }
     thread_state.budget = nullptr;
     active.store(nullptr);
@@ -99,15 +108,18 @@ void StepBudget::end() {
     recipes_.clear();
     forms_.clear();
     producers_.clear();
-    try {
-        fetch_filed();
-    } catch (...) {
-        error = std::current_exception();  // the store still has what was not fetched
-    }
-    move_to_end();
+    attempt([&] { fetch_filed(); });
+    attempt([&] { move_to_end(); });
     report_.spilled_bytes += store_->written_bytes();
     if (!report_.refusal.empty()) report_.high_bytes = outliving;
     if (error) std::rethrow_exception(error);
+}
+
+/// Depart from a plan that has more operations.
+void StepBudget::require_end() {
+    const size_t done = log_->operations.size();
+    if (!follows_ || done == plan_->log->operations.size()) return;
+    depart(text("it ended after ", done, " operations, not ", plan_->log->operations.size()));
 }
 
 // --- blocks ----------------------------------------------------------------------------------------------

@@ -281,6 +281,7 @@ class StepBudget final : public Counted {
     void pin_operands(std::initializer_list<std::span<const T>> operands);
     void bring_operands(const char* name, std::initializer_list<std::span<const T>> operands);
     void depart(const std::string& why);
+    void require_end();
     bool may_leave(const Storage& storage);
     void act(const std::vector<StepAction>& actions);
     void act_on_value(StepAction::Kind kind, Held& held);

@@ -65,7 +65,7 @@ void StepBudget::run_again(int32_t number) {
                 if (!storage->is_here()) restore(*storage);
                 pin(*storage);
             }
-            inputs.emplace_back(new Tensor(storage, forms_.layout(input.layout), input.dtype));
+            inputs.push_back(T(new Tensor(storage, forms_.layout(input.layout), input.dtype)));
         }
         open_workspace(number);
         const GradMode off(false);

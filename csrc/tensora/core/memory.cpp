@@ -84,6 +84,18 @@ Counts& counts_of(Device device) { return all_counts[size_t(device.index + 1)]; 
 thread_local constinit Role current_role = Role::other;
 thread_local constinit Device current_device{};
 
+/// Add to a list of free memory; false where the list itself has no memory. Memory ends in destructors, which
+/// cannot fail.
+template <typename E>
+bool keep(std::vector<E*>& list, E* memory) noexcept {
+    try {
+        list.push_back(memory);
+        return true;
+    } catch (const std::bad_alloc&) {
+        return false;
+    }
+}
+
 /// Free blocks by size.
 struct Allocator {
     std::mutex mutex;
@@ -107,12 +119,10 @@ struct Allocator {
         const std::lock_guard lock(mutex);
         const int64_t limit = counts.limit.load(std::memory_order_relaxed);
         const int64_t room = limit ? std::max<int64_t>(limit - counts.total(), 0) : most_cached;
-        if (cached_bytes + nbytes > room) {
+        if (cached_bytes + nbytes <= room && keep(cached[size_class], block))
+            cached_bytes += nbytes;
+        else
             std::free(block);
-            return;
-        }
-        cached[size_class].push_back(block);
-        cached_bytes += nbytes;
     }
 
     void empty() {
@@ -171,9 +181,7 @@ struct FreeLists {
         return memory;
     }
     bool give(void* memory, size_t slot) {
-        if (slot >= lists.size() || lists[slot].size() >= kept) return false;
-        lists[slot].push_back(memory);
-        return true;
+        return slot < lists.size() && lists[slot].size() < kept && keep(lists[slot], memory);
     }
 };
 
@@ -193,10 +201,10 @@ ThreadLists* make_thread_lists() {
     };
     static thread_local const Owner owner;
     (void)owner;
-    return thread_lists = new ThreadLists;
+    return thread_lists = new (std::nothrow) ThreadLists;
 }
 
-/// Lists of this thread; null when its objects are being destroyed.
+/// Lists of this thread; null when its objects are being destroyed, or there is no memory for lists.
 ThreadLists* lists_of_thread() {
     if (thread_lists) [[likely]]
         return thread_lists;
@@ -299,19 +307,19 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
     const int size_class = class_of(nbytes);
     const int64_t counted = bytes_of_class(size_class);
     const Role role = current_role;
+    const bool is_small = counted <= most_behind;
+    const Ref<Storage> storage(make(is_small ? counted : 0));
     counts.take(counted, role);
-    if (counted <= most_behind) {
-        Storage* const storage = make(counted);
-        return storage->hold(reinterpret_cast<char*>(storage) + header, nbytes, int16_t(size_class), role);
+    char* block = reinterpret_cast<char*>(storage.get()) + header;
+    if (!is_small) {
+        try {
+            block = allocator().take(size_class);
+        } catch (...) {
+            counts.give(counted, role);
+            throw;
+        }
     }
-    char* block = nullptr;
-    try {
-        block = allocator().take(size_class);
-    } catch (...) {
-        counts.give(counted, role);
-        throw;
-    }
-    return make(0)->hold(block, nbytes, int16_t(size_class), role);
+    return storage->hold(block, nbytes, int16_t(size_class), role);
 }
 
 namespace {
@@ -335,11 +343,11 @@ char* Storage::take_on_device(Device device, int64_t counted, Role role) {
 
 Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
     const Role role = current_role;
-    char* const memory = take_on_device(device, device_bytes_for(nbytes), role);
-    Storage* const storage = make(0);
+    const Ref<Storage> storage(make(0));
     storage->device_ = device;
     storage->at_hand_ = false;
     storage->stream_ = cuda::current_stream(device.index);
+    char* const memory = take_on_device(device, device_bytes_for(nbytes), role);
     return storage->hold(memory, nbytes, on_device, role);
 }
 

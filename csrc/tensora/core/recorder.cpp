@@ -16,6 +16,15 @@ namespace {
 
 enum Event : uint8_t { read_event = 0, write_event = 1, save_event = 3, evict_event = 4, free_event = 5 };
 
+/// Have room for one entry more in each column: all of them get it, or none.
+template <typename... Columns>
+void extend(size_t size, Columns&... columns) {
+    const auto one = [size](auto& column) {
+        if (column.capacity() == size) column.reserve(2 * size + 16);
+    };
+    (one(columns), ...);
+}
+
 struct Recorder {
     std::mutex mutex;
     Record record;
@@ -24,20 +33,26 @@ struct Recorder {
 
     int32_t place_of(Storage& storage) {
         if (storage.recorded.record != number) {
-            storage.recorded = {number, int32_t(record.buffer_nbytes.size())};
+            const size_t place = record.buffer_nbytes.size();
+            extend(place, record.buffer_nbytes, record.buffer_role, record.buffer_name);
             record.buffer_nbytes.push_back(storage.block_bytes());
             record.buffer_role.push_back(storage.role());
             record.buffer_name.emplace_back();
+            storage.recorded = {number, int32_t(place)};
         }
         return storage.recorded.place;
     }
     void add(Storage& storage, Event event) {
-        record.event_buffer.push_back(place_of(storage));
+        const int32_t place = place_of(storage);
+        extend(record.event_kind.size(), record.event_buffer, record.event_kind, record.event_step);
+        record.event_buffer.push_back(place);
         record.event_kind.push_back(event);
         record.event_step.push_back(int32_t(record.step_op.size()));
     }
     void end_step(const char* op, const Cost& cost, double seconds) {
-        record.step_op.emplace_back(op);
+        std::string name = op;
+        extend(record.step_op.size(), record.step_op, record.step_flops, record.step_seconds);
+        record.step_op.push_back(std::move(name));
         record.step_flops.push_back(cost.flops);
         record.step_seconds.push_back(seconds);
     }

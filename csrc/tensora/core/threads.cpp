@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -41,8 +42,8 @@ int default_threads() {
     return std::max(1, std::min(n, quota()));
 }
 
-/// One job at a time, worked on by the pool's threads and the caller.
-class Pool {
+/// One job at a time, worked on by the pool's threads and the caller. Its threads keep it alive.
+class Pool : public std::enable_shared_from_this<Pool> {
   public:
     explicit Pool(int threads) : threads_(threads) {}
 
@@ -59,11 +60,13 @@ class Pool {
         return threads_;
     }
 
-    /// `work` is called once on each of `n` threads with its number.
-    void run(int n, void (*work)(void*, int), void* context) {
+    /// Call `work` once on each of `n` threads with its number; false, and nothing is called, where the pool
+    /// was retired meanwhile.
+    bool run(int n, void (*work)(void*, int), void* context) {
         bool asleep;
         {
             std::lock_guard lock(mutex_);
+            if (is_retired_) return false;
             asleep = sleeping_ > 0;
             work_ = work;
             context_ = context;
@@ -77,19 +80,29 @@ class Pool {
         begin_.notify_all();
         work(context, 0);
         wait();
+        return true;
+    }
+
+    /// Let the threads end once they have nothing to do.
+    void retire() {
+        {
+            const std::lock_guard lock(mutex_);
+            is_retired_ = true;
+        }
+        begin_.notify_all();
     }
 
     std::mutex one_job;
-    /// The thread whose job the pool works on. A signal's handler may run on it, and use the pool as well.
-    std::atomic<std::thread::id> owner{};
 
   private:
     void start(int helpers) {
         helpers_.reserve(size_t(helpers));
+        handles_.reserve(size_t(helpers));
         while (int(helpers_.size()) < helpers) {
             const int number = int(helpers_.size()) + 1;
             try {
-                helpers_.emplace_back([this, number, round = round_] { help(number, round); });
+                helpers_.emplace_back(
+                    [self = shared_from_this(), number, round = round_] { self->help(number, round); });
             } catch (const std::system_error&) {
                 return;  // a limit of processes
             }
@@ -116,8 +129,9 @@ class Pool {
                 __builtin_ia32_pause();
             std::unique_lock lock(mutex_);
             ++sleeping_;
-            begin_.wait(lock, [&] { return round_ != seen; });
+            begin_.wait(lock, [&] { return round_ != seen || is_retired_; });
             --sleeping_;
+            if (round_ == seen) return;
             seen = round_;
             if (number > wanted_) continue;
             const auto work = work_;
@@ -156,30 +170,40 @@ class Pool {
     int wanted_ = 0;
     int left_ = 0;
     int sleeping_ = 0;
+    bool is_retired_ = false;
     uint64_t round_ = 0;
     std::atomic<uint64_t> round_seen_{0};
     std::atomic<uint64_t> done_{0};
 };
 
-// Leaked, also after a fork: a child has none of its parent's threads and begins with a pool of its own.
-std::atomic<Pool*> the_pool{nullptr};
 std::atomic<int> wished{0};
 
-Pool& pool() {
-    Pool* one = the_pool.load(std::memory_order_acquire);
-    if (one) [[likely]]
-        return *one;
-    static const bool registered = [] {
-        pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
-        return true;
+/// The pool that new work goes to.
+struct Current {
+    std::mutex mutex;
+    std::shared_ptr<Pool> pool;
+};
+
+// Never destroyed: other threads may work when the process ends. A forked child has none of its parent's
+// threads, and begins with a pool of its own; the parent's is left alone, locked as it may be.
+Current& current() {
+    static Current* const one = [] {
+        auto* const made = new Current;
+        pthread_atfork([] { current().mutex.lock(); }, [] { current().mutex.unlock(); },
+                       [] {
+                           new std::shared_ptr<Pool>(std::move(current().pool));
+                           current().mutex.unlock();
+                       });
+        return made;
     }();
-    (void)registered;
-    Pool* const made = new Pool(wished.load() ? wished.load() : default_threads());
-    if (!the_pool.compare_exchange_strong(one, made)) {
-        delete made;
-        return *one;
-    }
-    return *made;
+    return *one;
+}
+
+std::shared_ptr<Pool> pool() {
+    Current& one = current();
+    const std::lock_guard lock(one.mutex);
+    if (!one.pool) one.pool = std::make_shared<Pool>(wished.load() ? wished.load() : default_threads());
+    return one.pool;
 }
 
 struct Ranges {
@@ -216,35 +240,42 @@ struct Ranges {
     }
 };
 
-/// The pool belongs to this thread, which is inside a piece, until the end of the scope.
-class Job {
+/// This thread is inside a piece until the end of the scope.
+class InPiece {
   public:
-    explicit Job(Pool& pool) : pool_(pool), before_(std::exchange(thread_state.in_piece, true)) {
-        pool_.owner.store(std::this_thread::get_id());
-    }
-    ~Job() {
-        pool_.owner.store({});
-        thread_state.in_piece = before_;
-    }
-    Job(const Job&) = delete;
+    InPiece() : before_(std::exchange(thread_state.in_piece, true)) {}
+    ~InPiece() { thread_state.in_piece = before_; }
+    InPiece(const InPiece&) = delete;
 
   private:
-    Pool& pool_;
     bool before_;
 };
 
-/// Run jobs that may wait for one another on threads of their own: this thread's job has the pool.
+/// A thread for a job that others wait for. A limit of threads is waited for: nothing else could be done.
+template <typename Function>
+std::thread start_thread(const Function& function) {
+    for (int left_ms = 10'000;; --left_ms) {
+        try {
+            return std::thread(function);
+        } catch (const std::system_error&) {
+            if (left_ms == 0) std::terminate();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+}
+
+/// Run jobs that may wait for one another on threads of their own: the pool's have another job.
 void run_on_new_threads(int n, void (*job)(void*, int), void* context) {
-    const bool before = std::exchange(thread_state.in_piece, true);
+    const InPiece inside;
     std::vector<std::thread> others;
+    others.reserve(size_t(n));
     for (int i = 1; i < n; ++i)
-        others.emplace_back([=] {
+        others.push_back(start_thread([=] {
             thread_state.in_piece = true;
             job(context, i);
-        });
+        }));
     job(context, 0);
     for (std::thread& other : others) other.join();
-    thread_state.in_piece = before;
 }
 
 void* (*release_lock)() = nullptr;
@@ -268,43 +299,48 @@ InterpreterReleased::~InterpreterReleased() {
     thread_state.lock_released = false;
 }
 
-int thread_count() { return pool().threads(); }
+int thread_count() { return pool()->threads(); }
 
 void set_thread_count(int n) {
-    wished.store(n);
-    the_pool.store(nullptr);
+    std::shared_ptr<Pool> before;
+    {
+        const std::lock_guard lock(current().mutex);
+        wished.store(n);
+        before = std::move(current().pool);
+    }
+    if (before) before->retire();
 }
 
 bool inside_pool() { return thread_state.in_piece; }
 
 void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     const InterpreterReleased released;
-    Pool& workers = pool();
+    const std::shared_ptr<Pool> workers = pool();
     const int64_t most = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
-    const int threads = int(std::min<int64_t>(workers.threads(), most));
+    const int threads = int(std::min<int64_t>(workers->threads(), most));
     // Several pieces for each thread, so that one that is held up does not hold up all; none so long that an
     // interrupt would wait for it.
     const int64_t pieces = std::min<int64_t>(most, int64_t(threads) * 8);
     const int64_t step = std::min((n + pieces - 1) / pieces, 8 * std::max<int64_t>(least, 1));
     Ranges ranges(piece, context, n, step);
-    std::unique_lock alone(workers.one_job, std::defer_lock);
-    if (threads == 1 || thread_state.in_piece || !alone.try_lock()) {
-        ranges.work(!thread_state.in_piece);
-    } else {
-        const Job job(workers);
-        workers.run(threads, [](void* given, int i) { static_cast<Ranges*>(given)->work(i == 0); }, &ranges);
+    std::unique_lock alone(workers->one_job, std::defer_lock);
+    bool has_run = false;
+    if (threads > 1 && !thread_state.in_piece && alone.try_lock()) {
+        const InPiece inside;
+        has_run = workers->run(
+            threads, [](void* given, int i) { static_cast<Ranges*>(given)->work(i == 0); }, &ranges);
     }
+    if (!has_run) ranges.work(!thread_state.in_piece);
     if (ranges.error) std::rethrow_exception(ranges.error);
 }
 
 void run_together(int n, void (*job)(void*, int), void* context) {
-    Pool& workers = pool();
+    const std::shared_ptr<Pool> workers = pool();
     // More jobs than threads: the number of threads was changed meanwhile.
-    if (workers.owner.load() == std::this_thread::get_id() || n > workers.threads())
-        return run_on_new_threads(n, job, context);
-    const std::lock_guard alone(workers.one_job);
-    const Job own(workers);
-    workers.run(n, job, context);
+    if (thread_state.in_piece || n > workers->threads()) return run_on_new_threads(n, job, context);
+    const std::lock_guard alone(workers->one_job);
+    const InPiece inside;
+    if (!workers->run(n, job, context)) run_on_new_threads(n, job, context);
 }
 
 }  // namespace accelera::tensora

@@ -28,7 +28,8 @@ void parallel_for(int64_t n, int64_t grain, Function&& function) {
         const_cast<void*>(static_cast<const void*>(&function)));
 }
 
-/// Run `job(context, i)` for each i below `n`, all at the same time: they may wait for one another.
+/// Run `job(context, i)` for each i below `n`, all at the same time: they may wait for one another. Within a
+/// piece they get threads of their own.
 void run_together(int n, void (*job)(void* context, int i), void* context);
 /// Whether this thread is inside a piece.
 bool inside_pool();

@@ -32,7 +32,7 @@ class Epilogues {
             return false;
         std::vector<T> inputs;
         for (const Operand& input : step.inputs)
-            inputs.emplace_back(new Tensor(Storage::movable(0), input.layout, input.dtype));
+            inputs.push_back(T(new Tensor(Storage::movable(0), input.layout, input.dtype)));
         Call call{*step.op, inputs, step.params};
         step.op->rule(call);
         return step.op->by_rows(call);

@@ -315,7 +315,7 @@ ElementFormula formula_of(const CapturedStep& step, bool copies) {
     if (step.op->family != Family::elementwise || step.in_place || step.outputs.size() != 1) return {};
     std::vector<T> inputs;
     for (const CapturedOperand& input : step.inputs)
-        inputs.emplace_back(new Tensor(Storage::movable(0), input.layout, input.dtype));
+        inputs.push_back(T(new Tensor(Storage::movable(0), input.layout, input.dtype)));
     if (step.op->loops) {
         const DType operands = loop_type(Call{*step.op, inputs, step.params});
         return {operands, step.op->loops->of[int(operands)].loop};

@@ -73,14 +73,7 @@ void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
         void run(int i) const { job(i, data + size_t(i) * size, argument); }
     } all{job, size, static_cast<char*>(data), argument};
     if (!inside_pool() && (running ? running->is_given_up() : ending.load())) return;
-    if (!inside_pool())
-        return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
-    // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids
-    // it.
-    std::vector<std::thread> threads;
-    for (int i = 1; i < jobs; ++i) threads.emplace_back([&all, i] { all.run(i); });
-    all.run(0);
-    for (std::thread& thread : threads) thread.join();
+    run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
 }
 
 // Leaked, and new in a forked process: its owner there may be a thread that the fork left behind.

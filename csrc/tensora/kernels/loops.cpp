@@ -30,10 +30,10 @@ LOOPS_FOR(v4)
 
 namespace {
 
+#ifdef TENSORA_X86
 /// 2, 3 or 4, as in x86-64-v2. TENSORA_LEVEL lowers it, for tests.
 int choose_level() {
     int level = 2;
-#ifdef TENSORA_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
         level = 3;
@@ -43,7 +43,6 @@ int choose_level() {
         level = 4;
     if (const char* wish = std::getenv("TENSORA_LEVEL"); wish && std::atoi(wish) >= 2)
         level = std::min(level, std::atoi(wish));
-#endif
     return level;
 }
 
@@ -51,6 +50,7 @@ int level() {
     static const int one = choose_level();
     return one;
 }
+#endif
 
 constexpr const char* formula_names[] = {
 #define FORMULA(name, ...) #name,
