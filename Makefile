@@ -14,14 +14,15 @@ pages := $(venv)/.pages
 installed := $(venv)/.installed
 extras := dev,torch,trace,zarr,hdf5,ray,jax,onnx,learned,llm,plot,metrics,service,ui
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
-formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/emulator/*.h tests/tensora/emulator/*.cpp)
+formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/emulator/*.h tests/tensora/emulator/*.cpp) \
+    $(wildcard tests/native/*.h tests/native/*.cpp tests/faults/*.cpp)
 
 # The tests start hundreds of processes: without files of bytecode each would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-native faults sanitize coverage check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -32,8 +33,21 @@ demo: $(built) ## two matrix files multiplied inside a budget a fraction of thei
 ui: $(pages) ## the Copilot in a browser, until Ctrl-C; ARGS="--ui-port 8501" and so on
 	@$(bin)/accelera serve --ui $(ARGS)
 
-test: $(installed) ## every test; ARGS goes to pytest
+test: test-native ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
+
+test-native: $(installed) ## the C++ tests, built beside the extension modules; ARGS goes to them only here
+	$(bin)/cmake --build $(dir $(firstword $(wildcard build/cp*/CMakeCache.txt))) --target accelera_tests
+	$(dir $(firstword $(wildcard build/cp*/CMakeCache.txt)))accelera_tests $(if $(filter test-native,$(MAKECMDGOALS)),$(ARGS))
+
+faults: $(installed) ## operations in which each allocation, read, write or start of a thread fails once
+	ACCELERA_TEST_EVERY=1 $(bin)/python -m pytest tests/faults $(ARGS)
+
+sanitize: $(installed) ## C++ tests and some of Python's under the sanitizers; ARGS="--only thread" for one
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/instrumented.py sanitize $(ARGS)
+
+coverage: $(installed) ## lines and branches of csrc that the tests execute
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/instrumented.py coverage $(ARGS)
 
 check: lint ## for daily work: lint, and the quickest tests of each part
 	$(bin)/python -m pytest -q $(shell cat tests/fast.txt) $(ARGS)
