@@ -2,9 +2,9 @@
 
     AcceleraError
     ├── ArgumentError         (ValueError, TypeError)  an argument has a wrong value or type
-    ├── ShapeError            (ValueError)    operands do not fit together
+    ├── ShapeError            (ValueError, RuntimeError)  operands do not fit together
     │   └── IndexingError     (IndexError, TypeError)  an index is out of range, or of an unsupported type
-    ├── DTypeError            (TypeError)     an element type is unknown, mixed or not supported
+    ├── DTypeError            (TypeError, RuntimeError)  an element type is unknown, mixed or not supported
     ├── StateError            (RuntimeError)  a call comes too early, too late, or twice
     ├── UnsupportedError      (NotImplementedError)  a valid request that this version does not implement
     ├── OutOfMemoryError      (MemoryError)   memory is exhausted, or a limit would be exceeded
@@ -51,7 +51,7 @@ class ArgumentError(AcceleraError, ValueError, TypeError):
     """An argument has a wrong value or a wrong type, or contradicts another one."""
 
 
-class ShapeError(AcceleraError, ValueError):
+class ShapeError(AcceleraError, ValueError, RuntimeError):
     """Shapes that do not fit the operation."""
 
 
@@ -59,7 +59,7 @@ class IndexingError(ShapeError, IndexError, TypeError):
     """An index that is out of range, or of a kind that is not taken."""
 
 
-class DTypeError(AcceleraError, TypeError):
+class DTypeError(AcceleraError, TypeError, RuntimeError):
     """An element type that the operation cannot take, or a pair that cannot be mixed."""
 
 

@@ -45,7 +45,7 @@ def parse_bytes(size: int | float | str) -> int:
     >>> parse_bytes("7 parsecs")
     Traceback (most recent call last):
     ...
-    ValueError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write for example '512MiB' or '2GB'
+    accelera.errors.ArgumentError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write for example '512MiB' or '2GB'
     """
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):

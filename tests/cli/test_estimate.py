@@ -119,7 +119,7 @@ def test_a_file_that_is_no_configuration_is_named_by_one_complaint(run: Run, tmp
     (tmp_path / "e.json").write_text("{}")
     ran = run("estimate", str(tmp_path / "e.json"))
     assert ran.exit_code == 2
-    assert "Invalid value: [estimate] " in ran.stderr
+    assert ran.stderr.startswith("error: [estimate] ")
     assert "ValueError" not in ran.stderr
 
 

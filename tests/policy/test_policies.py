@@ -194,5 +194,5 @@ def test_a_policy_that_names_nobody_is_told_so() -> None:
         def victim(self, evictable: Callable[[int], bool]) -> int | None:
             return None
 
-    with pytest.raises(RuntimeError, match=r"the policy names nobody"):
+    with pytest.raises(ValueError, match="the policy names nobody"):
         simulate_cache(Trace.from_arrays([0, 1], 1), capacity_bytes=1, policy=Stubborn())

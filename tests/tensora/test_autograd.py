@@ -117,7 +117,7 @@ def test_a_second_backward_is_refused_unless_the_graph_was_retained() -> None:
     y = native.exp(x)
     autograd.backward(y, retain_graph=True)
     autograd.backward(y)
-    with pytest.raises(RuntimeError, match=r"'exp' a second time.*retain_graph=True"):
+    with pytest.raises(RuntimeError, match=r"'exp'\] it runs a second time.*retain_graph=True"):
         autograd.backward(y)
     assert x.grad.item() == pytest.approx(2 * np.exp(2.0))
 
@@ -212,7 +212,7 @@ def test_a_function_without_a_backward_part_is_refused() -> None:
         def forward(ctx: autograd.Context, x: Any) -> Any:
             return x * 0.5
 
-    with pytest.raises(TypeError, match="Half has no backward; define it as a static method"):
+    with pytest.raises(TypeError, match=r"\[Half\] it has no backward; define it as a static method"):
         Half.apply(leaf(1.0))
 
 
@@ -232,7 +232,7 @@ def test_anomaly_mode_names_the_forward_line() -> None:
     x = leaf([0.0, 1.0])
     with autograd.detect_anomaly():
         y = native.sum(native.multiply(native.sqrt(x), 0.0))  # the line that is named
-        with pytest.raises(RuntimeError, match=r"(?s)'sqrt' made NaN.*the line that is named"):
+        with pytest.raises(RuntimeError, match=r"(?s)'sqrt'\] a gradient is NaN.*the line that is named"):
             autograd.backward(y)
 
 

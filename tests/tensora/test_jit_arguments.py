@@ -265,7 +265,7 @@ def test_any_views_of_one_tensor(views, function, seed):
         check_alike(function, captured, made, number)
 
 
-@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.filterwarnings("ignore:.*jit. .* runs as written")
 @pytest.mark.parametrize("are_computed", [False, True])
 def test_containers_that_a_function_writes_to_are_those_of_the_caller(are_computed):
     def function(table, parts):

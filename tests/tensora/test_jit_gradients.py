@@ -119,7 +119,7 @@ HOOKS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.filterwarnings("ignore:.*jit. .* runs as written")
 @pytest.mark.parametrize("hook", HOOKS)
 def test_gradient_hooks_are_called_as_by_the_function(hook):
     outcomes = []
@@ -161,7 +161,7 @@ def test_gradients_inside_of_computed_arguments_reach_their_graph():
         np.testing.assert_allclose(np.asarray(leaf.grad), 18 * np.asarray(leaf.detach()), rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.filterwarnings("ignore:.*jit. .* runs as written")
 def test_tensors_that_a_function_leaves_elsewhere_keep_their_graph():
     kept = []
 

@@ -44,7 +44,7 @@ def unchanged_globals(monkeypatch):
     kinds.with_keyword_default.__kwdefaults__["k"] = None
 
 
-@pytest.mark.filterwarnings("ignore:jit. .* runs as written")
+@pytest.mark.filterwarnings("ignore:.*jit. .* runs as written")
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_state_that_changes_is_followed(kind, unchanged_globals):
     found = []

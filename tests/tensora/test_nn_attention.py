@@ -206,7 +206,7 @@ def test_rotation_depends_on_distance_alone() -> None:
 
 
 def test_what_shared_heads_do_not_take_is_refused() -> None:
-    with pytest.raises(ValueError, match="give a multiple of them of queries"):
+    with pytest.raises(ValueError, match="give a multiple of num_kv_heads"):
         nn.GroupedQueryAttention(12, 4, 3)
     with pytest.raises(ValueError, match="head_dim=5"):
         nn.RotaryEmbedding(5)

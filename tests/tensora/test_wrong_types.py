@@ -82,7 +82,7 @@ def test_function_backward_of_wrong_type_is_named(value, position):
         return tuple(grads)
 
     y = _function(lambda ctx, a, b: a * b, backward).apply(_leaf(), _leaf())
-    message = rf"'Custom': the gradient of input {position} is .*{_type_name(value)}.*; expected"
+    message = rf"'Custom'\] the gradient of input {position} is .*{_type_name(value)}.*; expected"
     with pytest.raises(TypeError, match=message):
         y.sum().backward()
 
@@ -97,7 +97,7 @@ def test_function_backward_without_a_tuple_is_named(value):
 @pytest.mark.parametrize("value", [3, None, [ts.ones((3,))], np.ones(3), (ts.ones((3,)), 3)], ids=_type_name)
 def test_function_forward_of_wrong_type_is_named(value):
     with pytest.raises(
-        TypeError, match=r"Custom.forward returned .*; expected a Tensor or a tuple of Tensors"
+        TypeError, match=r"\[Custom\.forward\] returned .*; expected a Tensor or a tuple of Tensors"
     ):
         _function(lambda ctx, a: value, lambda ctx, grad: grad).apply(_leaf())
 
@@ -125,7 +125,7 @@ def test_save_for_backward_takes_tensors_and_none():
 def test_module_backward_hook_of_wrong_type_is_named(kind, value):
     layer = nn.Linear(3, 2)
     getattr(layer, kind)(lambda *args: value)
-    with pytest.raises(TypeError, match=r"backward (pre-)?hook of Linear: returned .*; expected a Tensor"):
+    with pytest.raises(TypeError, match=r"backward (pre-)?hook of Linear\] returned .*; expected a Tensor"):
         layer(_leaf()).sum().backward()
 
 
@@ -134,7 +134,7 @@ def test_module_backward_hook_of_wrong_type_is_named(kind, value):
 def test_module_backward_hook_checks_the_count(kind, count):
     layer = nn.Linear(3, 2)
     getattr(layer, kind)(lambda *args: (None,) * count)
-    with pytest.raises(RuntimeError, match=f"of Linear: returned {count} gradients, expected 1"):
+    with pytest.raises(RuntimeError, match=rf"of Linear\] returned {count} gradients, expected 1"):
         layer(_leaf()).sum().backward()
 
 
@@ -162,7 +162,7 @@ def test_optimizer_option_changed_to_no_number_is_named(kind, value, option):
 @pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.RMSprop, optim.Adadelta, optim.Adafactor])
 @pytest.mark.parametrize("value", ["text", (1.0,), {}, 1j], ids=_type_name)
 def test_optimizer_argument_that_is_no_number_is_named(kind, value):
-    with pytest.raises(TypeError, match=rf"{kind.__name__}: lr=.*{_type_name(value)}.*; give a number"):
+    with pytest.raises(TypeError, match=rf"\[{kind.__name__}\] lr=.*{_type_name(value)}.*; give a number"):
         kind([_leaf()], lr=value)
 
 

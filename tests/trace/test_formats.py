@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import accelera.trace.formats as table
-from accelera import Trace, TraceFormatError, UnknownNameError
+from accelera import StoreError, Trace, TraceFormatError, UnknownNameError
 from accelera.trace import Kind, content_hash, read_trace, write_trace
 from accelera.trace.formats import FORMATS, register_format
 from tests.trace.examples import described_traces, step_by_step
@@ -250,7 +250,7 @@ def test_a_file_that_is_not_there_is_named_with_those_that_are_like_it(tmp_path:
         with pytest.raises(FileNotFoundError, match=said):
             read_trace(tmp_path / name)
     (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(IsADirectoryError, match="is a folder"):
+    with pytest.raises(StoreError, match="is a folder"):
         read_trace(tmp_path / "folder.parquet")
 
 

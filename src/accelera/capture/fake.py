@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from accelera.capture.known_values import keep_value
-from accelera.errors import ArgumentError, DTypeError
+from accelera.errors import ArgumentError, DTypeError, ShapeError
 
 
 def is_on_meta(module: torch.nn.Module) -> bool:
@@ -169,7 +169,8 @@ class _Layer(NamedTuple):
 def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
     """Name the layer of ``model`` that torch's error came from, and the shapes that it was given.
 
-    Raises ArgumentError, or DTypeError where torch speaks of element types, with torch's error as its cause.
+    Raises ShapeError, DTypeError where torch's message is about element types, or ArgumentError where it is no
+    RuntimeError, with torch's error as its cause.
     """
     try:
         yield
@@ -179,7 +180,8 @@ def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
             raise
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         of_types = isinstance(error, TypeError) or "dtype" in reason or "scalar type" in reason
-        raise (DTypeError if of_types else ArgumentError)(
+        misfit = ShapeError if isinstance(error, RuntimeError) else ArgumentError
+        raise (DTypeError if of_types else misfit)(
             f"[{op}] {layer.name or 'the model'}, {_describe_layer(layer.module)}, cannot take "
             f"{_describe_tensors(layer.given)}: {reason}; give inputs as the model takes them"
         ) from error
