@@ -93,7 +93,8 @@ def sanitize(only: str | None, arguments: list[str]) -> None:
         native = {key: value for key, value in variables.items() if key.endswith("SAN_OPTIONS")}
         native["ASAN_OPTIONS"] = "detect_leaks=1"
         _run([str(folder / "accelera_tests")], native)
-        _run([python, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *(arguments or chosen)], variables)
+        pytest = [python, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+        _run([*pytest, *(arguments or chosen)], variables)
 
 
 def coverage(arguments: list[str]) -> None:
@@ -108,7 +109,8 @@ def coverage(arguments: list[str]) -> None:
     subprocess.run(tests, cwd=ROOT, check=False, env={**os.environ, **variables})
     report = folder / "coverage.json"
     filters = ["--filter", str(ROOT / "csrc"), "--exclude-throw-branches", "--exclude-unreachable-branches"]
-    _run([sys.executable, "-m", "gcovr", "--root", str(ROOT), *filters, "--json-summary", str(report), str(folder)])
+    gcovr = [sys.executable, "-m", "gcovr", "--root", str(ROOT), *filters, "--json-summary", str(report)]
+    _run([*gcovr, str(folder)])
     print_coverage(json.loads(report.read_text())["files"])
 
 

@@ -13,7 +13,7 @@ namespace accelera {
 /// a range, for the range that its end leaves. With one call for each block there are always enough nodes.
 class FreeRanges {
   public:
-    using ByPlace = std::map<int64_t, int64_t>;             ///< begin -> end
+    using ByPlace = std::map<int64_t, int64_t>;            ///< begin -> end
     using BySize = std::set<std::pair<int64_t, int64_t>>;  ///< (bytes, begin)
 
     FreeRanges(int64_t begin, int64_t end) {

@@ -42,10 +42,10 @@ def parse_bytes(size: int | float | str) -> int:
     1500000000
     >>> parse_bytes(4096)
     4096
-    >>> parse_bytes("7 parsecs")
+    >>> parse_bytes("7 parsecs")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    accelera.errors.ArgumentError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write for example '512MiB' or '2GB'
+    accelera.errors.ArgumentError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; ...
     """
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):

@@ -1,8 +1,9 @@
 // Library for LD_PRELOAD that lets the N-th passage through a gate of the system fail: allocations, opening,
 // reading, writing and flushing files, starting threads.
 //
-// Nothing in the product knows of it. Disarmed, each function only calls the one of the system. Allocations by
-// `operator new` count where the caller is in a watched module, files where they are in the watched folder.
+// Nothing in the product knows of it. Disarmed, each function only calls the one of the system. Allocations
+// by `operator new` count where the caller is in a watched module, files where they are in the watched
+// folder.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +61,9 @@ bool is_watched(const void* caller) {
     return false;
 }
 
-bool is_in_folder(const char* path) { return *folder && std::strncmp(path, folder, std::strlen(folder)) == 0; }
+bool is_in_folder(const char* path) {
+    return *folder && std::strncmp(path, folder, std::strlen(folder)) == 0;
+}
 
 bool is_watched_file(int file) {
     char link[64], path[4096];
@@ -166,8 +169,7 @@ void* mmap(void* address, size_t nbytes, int protection, int flags, int file, of
         errno = ENOMEM;
         return MAP_FAILED;
     }
-    return reinterpret_cast<void*>(
-        syscall(SYS_mmap, address, nbytes, protection, flags, file, offset));
+    return reinterpret_cast<void*>(syscall(SYS_mmap, address, nbytes, protection, flags, file, offset));
 }
 void* mmap64(void* address, size_t nbytes, int protection, int flags, int file, off_t offset) {
     return mmap(address, nbytes, protection, flags, file, offset);

@@ -72,7 +72,7 @@ def in_place_updates(folder: Path) -> Case:
         x = source.clone()
         x += 1
         x[::2, 1::3] = 5
-        x *= (x.T[:200, :200].sum(0, keepdims=True)[:, :1])
+        x *= x.T[:200, :200].sum(0, keepdims=True)[:, :1]
         return arrays(x)
 
     return Case(attempt, lambda: arrays(source))
@@ -206,13 +206,14 @@ def _into_file(name: str) -> Callable[[Path], Case]:
         def state() -> Any:
             return tuple(np.load(folder / operand) for operand in OPERANDS)
 
-        kept = (*OPERANDS, scenario.out, f"{scenario.out}.journal")
+        # What a failed run leaves is what the next one resumes from.
+        kept = (*OPERANDS, *(f"{scenario.out}{end}" for end in ("", ".journal", ".partial")))
         return Case(attempt, state, lambda: attempt(resume=True), folder, kept)
 
     return build
 
 
-CASES.update({f"{name}_file".replace(" ", "_"): _into_file(name) for name in SCENARIOS if "replaced" not in name})
+CASES.update({f"{n.replace(' ', '_')}_file": _into_file(n) for n in SCENARIOS if "replaced" not in n})
 
 
 # --- strategies, traces

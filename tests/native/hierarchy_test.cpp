@@ -55,7 +55,8 @@ TEST_CASE("hierarchy: two tiers have the hits of a cache, and the link carries i
             REQUIRE(run_cache(name, reads.known(capacity), reads.events(), cache));
             const PreparedTrace trace(reads.events(), {});
             HierarchyFigures figures;
-            REQUIRE(run_hierarchy(name, {reads.known(capacity)}, trace, {{capacity}, {fast_link}, 0.0}, {}, figures));
+            REQUIRE(run_hierarchy(name, {reads.known(capacity)}, trace, {{capacity}, {fast_link}, 0.0}, {},
+                                  figures));
             REQUIRE(figures.tiers.size() >= 1);
             CHECK(figures.tiers[0].hits == cache.hits);
             CHECK(figures.tiers[0].misses == cache.misses);
@@ -88,7 +89,8 @@ TEST_CASE("hierarchy: three tiers, writes, windows and histories keep their acco
         CHECK(figures.tiers[1].peak_bytes <= 500);
         int64_t towards = 0, away = 0;
         for (size_t i = 0; i < history.moves.bytes.size(); ++i)
-            if (history.moves.link[i] == 0) (history.moves.away[i] ? away : towards) += history.moves.bytes[i];
+            if (history.moves.link[i] == 0)
+                (history.moves.away[i] ? away : towards) += history.moves.bytes[i];
         CHECK(towards == figures.links[0].towards.bytes);
         CHECK(away == figures.links[0].away.bytes);
         for (size_t i = 1; i < history.steps.begin_s.size(); ++i)

@@ -1,8 +1,7 @@
 // Runner of the C++ tests, what the library needs of nanobind once in a program, and allocations that fail.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <nanobind/intrusive/counter.inl>
-
 #include <cstdlib>
+#include <nanobind/intrusive/counter.inl>
 #include <new>
 
 #include "doctest/doctest.h"

@@ -28,8 +28,9 @@ CapturedProgram random_program(RandomNumbers& random) {
             step.inputs.push_back(operand(int32_t(std::max<int64_t>(0, i - random.between(1, 12)))));
         step.outputs.push_back(operand(int32_t(i)));
         program.steps.push_back(std::move(step));
-        CapturedBuffer buffer{random.chance(8) ? CapturedBuffer::Kind::argument : CapturedBuffer::Kind::computed,
-                              random.between(0, 40'000)};
+        CapturedBuffer buffer{
+            random.chance(8) ? CapturedBuffer::Kind::argument : CapturedBuffer::Kind::computed,
+            random.between(0, 40'000)};
         buffer.kept = random.chance(9);
         program.buffers.push_back(std::move(buffer));
     }
@@ -51,7 +52,8 @@ TEST_CASE("placement: no two buffers that live at once overlap, nor does one cro
             const CapturedBuffer& buffer = program.buffers[i];
             const bool placed = buffer.kind == CapturedBuffer::Kind::computed && !buffer.kept;
             REQUIRE((program.places[i] >= 0) == placed);
-            if (buffer.kind == CapturedBuffer::Kind::computed && buffer.kept) kept += bytes_of_block(buffer.nbytes);
+            if (buffer.kind == CapturedBuffer::Kind::computed && buffer.kept)
+                kept += bytes_of_block(buffer.nbytes);
             if (!placed) continue;
             const int64_t begin = program.places[i], end = begin + buffer.nbytes;
             CHECK(begin % 64 == 0);

@@ -189,7 +189,8 @@ TEST_CASE("cache: a policy behind virtual calls gives the figures of the inlined
         const auto chosen = policy::make_policy(name, trace.known(400));
         const simulator::CacheFigures figures = simulator::run_cache(*chosen, 400, trace.events());
         // A policy that keeps a part of the capacity apart evicts earlier where it is asked to.
-        if (name == "wtinylfu" || name == "slru" || name == "s3fifo" || name == "two_q" || name == "lirs") continue;
+        if (name == "wtinylfu" || name == "slru" || name == "s3fifo" || name == "two_q" || name == "lirs")
+            continue;
         CHECK(figures.hits == inlined.hits);
         CHECK(figures.evicted_bytes == inlined.evicted_bytes);
     }

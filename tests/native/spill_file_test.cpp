@@ -1,4 +1,6 @@
 // Spill files and the thread that reads and writes them: contents come back, failures lose nothing.
+#include "tensora/core/spill_file.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -15,7 +17,6 @@
 #include "doctest/doctest.h"
 #include "native/random.h"
 #include "tensora/core/base.h"
-#include "tensora/core/spill_file.h"
 
 using namespace accelera::tensora;
 

@@ -1,4 +1,6 @@
 // The pool of threads: each index once, exceptions arrive, jobs that wait for one another run together.
+#include "tensora/core/threads.h"
+
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -6,7 +8,6 @@
 
 #include "common/parallel.h"
 #include "doctest/doctest.h"
-#include "tensora/core/threads.h"
 
 using namespace accelera::tensora;
 

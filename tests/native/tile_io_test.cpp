@@ -1,4 +1,6 @@
 // Regions of files, copies of strided memory, products of integers and of sparse matrices, against loops.
+#include "cpu/tile_io.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +13,6 @@
 #include "cpu/igemm.h"
 #include "cpu/spmm.h"
 #include "cpu/strided_copy.h"
-#include "cpu/tile_io.h"
 #include "doctest/doctest.h"
 #include "native/random.h"
 
@@ -53,7 +54,8 @@ struct Part {
         total_bytes = stride;
         int64_t memory = itemsize;
         for (size_t i = 0; i < shape.size(); ++i) {
-            const int64_t begin = random.between(0, shape[i] - 1), count = random.between(1, shape[i] - begin);
+            const int64_t begin = random.between(0, shape[i] - 1),
+                          count = random.between(1, shape[i] - begin);
             const bool reversed = random.chance(4);
             offset += (reversed ? begin + count - 1 : begin) * strides[i];
             axes.push_back({count, reversed ? -strides[i] : strides[i], memory});
@@ -103,7 +105,8 @@ TEST_CASE("regions of files: reads and writes move exactly their elements") {
         const io::Outcome read = io::read_region(part.region(file, memory.data(), seed % 2));
         REQUIRE(read.done);
         part.each([&](int64_t in_file, int64_t in_memory) {
-            REQUIRE(std::memcmp(&memory[size_t(in_memory)], &before[size_t(in_file)], size_t(part.itemsize)) == 0);
+            REQUIRE(std::memcmp(&memory[size_t(in_memory)], &before[size_t(in_file)],
+                                size_t(part.itemsize)) == 0);
         });
         const std::vector<char> fresh = random_bytes(random, part.memory_bytes);
         memory = fresh;
@@ -124,12 +127,17 @@ TEST_CASE("regions of files: large ones, around the page cache too") {
         const std::vector<char> bytes = random_bytes(random, rows * columns * 8);
         const File file(bytes, direct);
         std::vector<char> memory(size_t(500 * 900 * 8));
-        const io::Region region{file.file, file.direct_file, (100 * columns + 50) * 8, memory.data(), 8,
-                                {{500, columns * 8, 900 * 8}, {900, 8, 8}}, false};
+        const io::Region region{file.file,
+                                file.direct_file,
+                                (100 * columns + 50) * 8,
+                                memory.data(),
+                                8,
+                                {{500, columns * 8, 900 * 8}, {900, 8, 8}},
+                                false};
         REQUIRE(io::read_region(region).done);
         for (int64_t i = 0; i < 500; ++i)
-            REQUIRE(std::memcmp(&memory[size_t(i * 900 * 8)],
-                                &bytes[size_t(((100 + i) * columns + 50) * 8)], 900 * 8) == 0);
+            REQUIRE(std::memcmp(&memory[size_t(i * 900 * 8)], &bytes[size_t(((100 + i) * columns + 50) * 8)],
+                                900 * 8) == 0);
         for (char& byte : memory) byte = char(~byte);
         REQUIRE(io::write_region(region).done);
         const std::vector<char> after = file.contents(bytes.size());
@@ -205,7 +213,8 @@ void check_igemm(RandomNumbers& random) {
     for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j) {
             E sum = accumulate ? c[size_t(i * n + j)] : E(0);
-            for (int64_t p = 0; p < k; ++p) sum = E(sum + E(uint64_t(a[size_t(at_a(i, p))]) * b[size_t(p * n + j)]));
+            for (int64_t p = 0; p < k; ++p)
+                sum = E(sum + E(uint64_t(a[size_t(at_a(i, p))]) * b[size_t(p * n + j)]));
             expected[size_t(i * n + j)] = sum;
         }
     const MatrixView left{a.data(), m, k, by_columns ? 1 : k, by_columns ? m : 1};
@@ -240,8 +249,9 @@ void check_spmm(RandomNumbers& random, bool by_rows) {
             for (int64_t p = col_begin; p < col_end; ++p)
                 expected[size_t((i - row_begin) * n + j)] +=
                     dense[size_t(i * columns + p)] * b[size_t((p - col_begin) * n + j)];
-    const cpu::SparseBlock block{pointers.data(), indices.data(), values.data(), sizeof(Index) == 8, by_rows,
-                                 true, row_begin, row_end, col_begin, col_end};
+    const cpu::SparseBlock block{pointers.data(), indices.data(), values.data(), sizeof(Index) == 8,
+                                 by_rows,         true,           row_begin,     row_end,
+                                 col_begin,       col_end};
     cpu::spmm(block, {b.data(), col_end - col_begin, n, n, 1}, {c.data(), row_end - row_begin, n, n, 1},
               cpu::SparseItem::f64, false, int(random.between(1, 3)));
     REQUIRE(c == expected);

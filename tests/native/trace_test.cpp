@@ -91,19 +91,19 @@ TEST_CASE("miss curve: the hits of an LRU cache of each capacity") {
             const Columns columns(seed, departures);
             const Distances found(columns);
             const std::vector<Id> accesses = columns.accesses();
-            const trace::MissCurve curve = trace::sum_up_needs({accesses.data(), accesses.size()},
-                                                               {found.needed.data(), found.needed.size()},
-                                                               {columns.size_bytes.data(), columns.size_bytes.size()});
+            const trace::MissCurve curve = trace::sum_up_needs(
+                {accesses.data(), accesses.size()}, {found.needed.data(), found.needed.size()},
+                {columns.size_bytes.data(), columns.size_bytes.size()});
             CHECK(std::is_sorted(curve.capacity_bytes.begin(), curve.capacity_bytes.end()));
-            const int64_t largest =
-                *std::max_element(columns.size_bytes.begin(), columns.size_bytes.end());
+            const int64_t largest = *std::max_element(columns.size_bytes.begin(), columns.size_bytes.end());
             for (int64_t capacity = largest; capacity < 3000; capacity = capacity * 3 / 2 + 1) {
                 policy::Knowledge known;
                 known.capacity_bytes = capacity;
                 known.buffers = Id(columns.size_bytes.size());
                 simulator::CacheFigures figures;
                 REQUIRE(simulator::run_cache("lru", known, columns.events(), figures));
-                const auto entry = std::upper_bound(curve.capacity_bytes.begin(), curve.capacity_bytes.end(), capacity);
+                const auto entry =
+                    std::upper_bound(curve.capacity_bytes.begin(), curve.capacity_bytes.end(), capacity);
                 const int64_t hits = entry == curve.capacity_bytes.begin()
                                          ? 0
                                          : curve.hits[size_t(entry - curve.capacity_bytes.begin()) - 1];

@@ -29,9 +29,7 @@ class AddressRanges {
 
     int64_t capacity() const { return capacity_; }
     int64_t used_bytes() const { return used_bytes_; }
-    int64_t largest_gap() const {
-        return gaps_.by_size().empty() ? 0 : gaps_.by_size().rbegin()->first;
-    }
+    int64_t largest_gap() const { return gaps_.by_size().empty() ? 0 : gaps_.by_size().rbegin()->first; }
     /// Gaps, by their beginnings.
     const FreeRanges::ByPlace& gaps() const { return gaps_.by_place(); }
 

@@ -100,8 +100,8 @@ class Program {
             const Deferred& result = *step.result;
             const int place = step.stored ? int(stored.size()) : -1;
             if (step.stored)
-                stored.push_back(
-                    T(new Tensor(step.storage, {result.shape(), strides_of(result.shape()), 0}, result.dtype())));
+                stored.push_back(T(new Tensor(step.storage, {result.shape(), strides_of(result.shape()), 0},
+                                              result.dtype())));
             steps.push_back({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(),
                              result.n_, step.sources, place});
         }

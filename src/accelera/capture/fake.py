@@ -169,8 +169,8 @@ class _Layer(NamedTuple):
 def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
     """Name the layer of ``model`` that torch's error came from, and the shapes that it was given.
 
-    Raises ShapeError, DTypeError where torch's message is about element types, or ArgumentError where it is no
-    RuntimeError, with torch's error as its cause.
+    Raises ShapeError, DTypeError where torch's message is about element types, or ArgumentError where torch's
+    error is no RuntimeError; that error is the cause.
     """
     try:
         yield

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from accelera.devices import Device
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import Progress, RunObserver, RunReport
 from accelera.engine.staging import Mover
+from accelera.errors import StateError
 from accelera.memory import Buffer, BufferPool
 from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
 from accelera.policy import create_policy
@@ -91,14 +93,16 @@ class PlanRunner:
         writer = ThreadPoolExecutor(1, "accelera-write")
         pool = self._pool(readers)
         admitter = threading.Thread(target=self._admit, args=(pool,), name="accelera-admit", daemon=True)
-        admitter.start()
         try:
-            steps = self._compute(writer)
+            with _thread_limit_explained(self._plan.operation):
+                admitter.start()
+                steps = self._compute(writer)
         except BaseException as error:
             self._completion.fail(error)
             raise
         finally:
-            admitter.join()
+            if admitter.ident is not None:
+                admitter.join()
             writer.shutdown()
             readers.shutdown(cancel_futures=True)
             pool.close()
@@ -343,6 +347,20 @@ class _BufferPoolDriver:
         number = self._numbers.pop(block.id)
         self._pool.note_saved(number, step=step)
         self._pool.free(number, step=step)
+
+
+@contextmanager
+def _thread_limit_explained(op: str) -> Iterator[None]:
+    """Raise StateError where the system starts no further thread, which Python reports as RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        raise StateError(
+            f"[{op}] the system starts no further thread; raise the limit of processes (ulimit -u) or of "
+            "the container, or end other work"
+        ) from error
 
 
 class _StepCompletion:
