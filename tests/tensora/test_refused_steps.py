@@ -24,6 +24,7 @@ def refused(limit: int, step: Callable[[], Any]) -> BudgetExceededError:
     with pytest.raises(BudgetExceededError) as error, ts.budget(limit):
         step()
     assert error.value.needed_bytes > limit
+    assert str(error.value).count("[budget]") == 1
     return error.value
 
 

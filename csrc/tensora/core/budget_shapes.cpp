@@ -107,7 +107,7 @@ bool StepBudget::find_place(Storage& storage, int64_t nbytes) {
             return true;
         } catch (const Refusal& refusal) {
             if (!may_lack) throw;
-            note_refusal(refusal.what());
+            note_refusal(refusal.reason);
         }
     }
     if (small)
@@ -128,7 +128,7 @@ void StepBudget::run_kernel(const std::function<void()>& kernel) {
     } catch (const Refusal& refusal) {
         kernel_runs_ = false;
         if (!device_.is_cpu()) throw;
-        note_refusal(refusal.what());
+        note_refusal(refusal.reason);
         lose_results();
         return;
     } catch (...) {
