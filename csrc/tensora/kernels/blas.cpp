@@ -278,12 +278,20 @@ InterruptibleBlas::InterruptibleBlas(int64_t longest)
 InterruptibleBlas::~InterruptibleBlas() { running = outer_; }
 
 bool InterruptibleBlas::is_given_up() {
-    if (given_up_ || !may_end_) return given_up_;
-    if (ending) return given_up_ = true;
+    if (!may_end_) return false;
+    if (ending) given_up_ = true;
     const auto now = std::chrono::steady_clock::now();
-    if (now - asked_ < std::chrono::milliseconds(20)) return false;
+    if (now - asked_ < std::chrono::milliseconds(20)) return given_up_;
     asked_ = now;
-    return given_up_ = is_interrupt_pending();
+    given_up_ = given_up_ || is_interrupt_pending();
+    if (given_up_ && matrix_) std::memset(matrix_, 0, size_t(nbytes_));
+    return given_up_;
+}
+
+void InterruptibleBlas::clear_when_given_up(void* matrix, int64_t nbytes) {
+    if (!running) return;  // one of many small matrices
+    running->matrix_ = matrix;
+    running->nbytes_ = nbytes;
 }
 
 void InterruptibleBlas::finish() {

@@ -412,6 +412,7 @@ int decompose_eig(E* a, int n, std::complex<Real<E>>* values, std::complex<Real<
     if (info) return info;
     size = workspace(answer);
     const Scratch work(size * int64_t(sizeof(E)));
+    InterruptibleBlas::clear_when_given_up(a, int64_t(n) * n * int64_t(sizeof(E)));
     call(work.as<E>());
     if constexpr (is_complex<E>) {
         std::copy_n(columns, int64_t(n) * n, vectors);
