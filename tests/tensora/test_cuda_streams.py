@@ -24,6 +24,13 @@ def fusion() -> None:
     """Once, as users have it."""
 
 
+@pytest.fixture(autouse=True)
+def errors(device: str) -> Iterator[None]:
+    """Errors do not outlive the test that they appear in."""
+    yield
+    emulator.driver().emulated_forget_errors()
+
+
 @pytest.fixture
 def driver(device: str) -> Iterator[ctypes.CDLL]:
     """The driver as another library sees it, with the device's context."""

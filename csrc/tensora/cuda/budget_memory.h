@@ -22,6 +22,8 @@ class DeviceMemory final : public ArenaMemory {
     void order(void* stream) override;
 
   private:
+    void move_by_parts(char* to, const char* from, int64_t nbytes, int64_t gap);
+
     const int device_;
     Stream stream_;  ///< that used it last
 };

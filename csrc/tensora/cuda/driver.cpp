@@ -89,6 +89,15 @@ const Properties& properties(int device) { return device_state(device).propertie
 ContextScope::ContextScope(int device) : used_(std::make_unique<UsedDevice>(device)) {}
 ContextScope::~ContextScope() = default;
 
+void* enter_context(int device) {
+    Context before = nullptr;
+    check(driver().cuCtxGetCurrent(&before), "to read the current context");
+    check(driver().cuCtxSetCurrent(device_state(device).context), "to use a context");
+    return before;
+}
+
+void leave_context(void* before) { check(driver().cuCtxSetCurrent(before), "to use a context"); }
+
 // --- memory
 
 FreeBytes free_bytes(int device) {

@@ -26,6 +26,10 @@ void check_device(int device);
 /// Raises in a process that was forked from one that had used the driver.
 void check_process();
 
+/// Make a device's context the thread's current one; returns the one before, for the end.
+void* enter_context(int device);
+void leave_context(void* before);
+
 class UsedDevice;
 /// While it lives, a device's context is the thread's current one: for libraries that take it from there.
 class ContextScope {

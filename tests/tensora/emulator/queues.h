@@ -79,7 +79,8 @@ inline void run_until(Mark mark) {
         mark.stream->items.pop_front();
         ++mark.stream->started;
         int& failure = lost[mark.stream->device];
-        if (!failure) failure = work();
+        const int result = failure ? failure : work();  // which may fail in other work that it waits for
+        if (result) failure = result;
     }
 }
 
