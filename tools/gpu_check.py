@@ -4,11 +4,11 @@
     make gpu-check ARGS="--output result.json --wheels folder"
     python tools/gpu_check.py --dry-run --architecture 90
 
-That python needs torch, and the machine the CUDA toolkit. Packages that are missing are installed by pip into
-build/gpu/env, which takes all others from that python; without a network from the wheels in ``--wheels``, or not at
-all: then the check does what it can, with the OpenBLAS of SciPy where scipy_openblas32 is missing. The build goes to
-build/gpu. Steps come in the order of their risk; a step that lacks a package or time is skipped, with the reason.
-Results, also of the steps so far: ``--output``, and benchmarks/results/gpu*.json.
+That python needs torch, and the machine needs the CUDA toolkit. Pip installs missing packages into
+build/gpu/env, which takes all others from that python. Without a network they come from the wheels in
+``--wheels``; if that fails, the check runs what it can, with SciPy's OpenBLAS in place of scipy_openblas32. The
+build goes to build/gpu. Steps run in the order of their risk; a step that lacks a package or time is skipped,
+with the reason. Results, also of the steps so far, go to ``--output`` and benchmarks/results/gpu*.json.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ NEEDED = {
     "pytest": "pytest",
 }
 """Packages that the build, the package and the tests take, by the module that each has."""
+IGEMM_TESTS = "tests/native/test_igemm.py"
 OLDEST_NANOBIND = (3, 1)
 
 
@@ -106,6 +107,7 @@ class Results(NamedTuple):
     device: dict[str, Any]
 
     def write(self, done: list[dict[str, Any]]) -> None:
+        """Write the outcomes, if there is a file."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +232,7 @@ def steps(architecture: str | None, *, small: bool, python: str = sys.executable
         ],
         Step("tests", marked, 200),
         Step("tensora", [*_pytest(python), "tests/tensora/test_cuda.py"], 150),
-        Step("igemm", [*_sanitizer("memcheck"), *_pytest(python), "-m", "cuda", "tests/native/test_igemm.py"], 90),
+        Step("igemm", [*_sanitizer("memcheck"), *_pytest(python), "-m", "cuda", IGEMM_TESTS], 90),
         Step("gpu", _benchmark(python, "gpu", "--small" if small else ""), 90),
         Step("matmul", _benchmark(python, "matmul", "--small" if small else matmul, files=True), 90),
         Step(

@@ -73,11 +73,11 @@ void launch(const MatrixView& a, const MatrixView& b, const MatrixView& c, bool 
         void* arguments[] = {&a_part, &b_part, &c_part, &accumulate};
         // The status of this launch: the runtime's last error may be one of other code.
         const cudaError_t status =
-            cudaLaunchKernel(reinterpret_cast<const void*>(multiply<Item, Sum>), dim3(each.x, each.y), dim3(threads),
-                             arguments, 0, stream);
+            cudaLaunchKernel(reinterpret_cast<const void*>(multiply<Item, Sum>), dim3(each.x, each.y),
+                             dim3(threads), arguments, 0, stream);
         if (status != cudaSuccess)
             throw DeviceError(std::string("[igemm] CUDA could not start the kernel: ") +
-                                     cudaGetErrorString(status));
+                              cudaGetErrorString(status));
     }
 }
 

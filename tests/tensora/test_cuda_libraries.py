@@ -1,4 +1,4 @@
-"""Drivers, compilers and processes that tensors on a CUDA device cannot use, or no more: what the errors say."""
+"""Drivers, compilers and processes with which CUDA devices do not work, and the errors that say so."""
 
 from __future__ import annotations
 
@@ -201,3 +201,24 @@ def test_allocations_that_fail_inside_a_budget(device: str) -> None:
     with ts.budget("1MiB", device=device):
         y = x @ x
     assert y[0, 0].item() == 64
+
+
+def test_budget_leaves_memory_for_libraries(device: str) -> None:
+    """A budget of all that is free is refused before the step, not by the first product in it."""
+    code = (
+        RAISES
+        + """
+x = ts.ones((64, 64), device="cuda")
+def step(nbytes):
+    with ts.budget(nbytes, device="cuda"):
+        return x @ x
+free = cuda.memory_free()
+print(message(lambda: step(free)))
+print(message(lambda: step(free - (65 << 20))))
+print(cuda.memory_used() + cuda.memory_free() == cuda.get_device_properties().total_memory)
+"""
+    )
+    first, second, third = run(code).splitlines()
+    assert first.startswith("DeviceMemoryError: [budget] cuda:0 has no ")
+    assert "of which cuBLAS and kernels take 67108864. Give a smaller budget" in first
+    assert (second, third) == ("nothing raised", "True")

@@ -48,7 +48,9 @@ def other_stream(driver: ctypes.CDLL) -> int:
 def words(driver: ctypes.CDLL, address: int, n: int = N) -> np.ndarray:
     host = np.zeros(n, np.float32)
     size = ctypes.c_size_t(host.nbytes)
-    assert driver.cuMemcpyDtoHAsync_v2(ctypes.c_void_p(host.ctypes.data), address_of(address), size, None) == 0
+    assert (
+        driver.cuMemcpyDtoHAsync_v2(ctypes.c_void_p(host.ctypes.data), address_of(address), size, None) == 0
+    )
     return host
 
 

@@ -1,4 +1,4 @@
-"""Tensors on a GPU that PyTorch and Tensora share: neither reads or reuses memory before the other is done."""
+"""Tensors on a GPU that PyTorch and Tensora share, in the order of both libraries' work."""
 
 from __future__ import annotations
 

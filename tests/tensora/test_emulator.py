@@ -53,8 +53,9 @@ class Device:
 
     def function(self, body: str, declarations: str = "", parameters: str = "") -> ctypes.c_void_p:
         text = (
-            '#define TENSORA_DEVICE\n#include "tensora/cuda/rows.cuh"\nnamespace accelera::tensora::device {\n'
-            f"{declarations}\nstruct Arguments {{ int* x; {parameters} }};\n"
+            '#define TENSORA_DEVICE\n#include "tensora/cuda/rows.cuh"\n'
+            f"namespace accelera::tensora::device {{\n{declarations}\n"
+            f"struct Arguments {{ int* x; {parameters} }};\n"
             f'extern "C" __global__ void __launch_bounds__(256) ts_test(const Arguments a) {{ {body} }}\n}}\n'
         )
         code = native.cuda_compile(text, "sm_90")
@@ -65,7 +66,9 @@ class Device:
         assert self.driver.cuModuleGetFunction(ctypes.byref(function), module, b"ts_test") == 0
         return function
 
-    def launch(self, function: ctypes.c_void_p, x: ctypes.c_ulonglong, threads: int = N, blocks: int = 1) -> int:
+    def launch(
+        self, function: ctypes.c_void_p, x: ctypes.c_ulonglong, threads: int = N, blocks: int = 1
+    ) -> int:
         """Run a kernel; the device's error, which is forgotten."""
         argument = ctypes.c_ulonglong(x.value)
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))

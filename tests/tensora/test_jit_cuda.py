@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import accelera.tensora as ts
 from accelera.tensora import functional, nn, optim
 from accelera.tensora.core import native
+from tests.tensora import emulator
 from tests.tensora.test_jit import (
     CASES,
     MODULES,
@@ -32,7 +33,6 @@ from tests.tensora.test_jit import (
     values,
     values_and_gradients,
 )
-from tests.tensora import emulator
 from tests.threads import run_in_threads
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)

@@ -141,8 +141,7 @@ cuda::Stream hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
     }
     tensor.device_bytes();  // on this thread's stream from now on
     const auto later = reinterpret_cast<cuda::Stream>(stream == no_stream ? 1 : stream.value_or(1));
-    if (stream != no_stream)
-        cuda::order_streams(device.index, cuda::current_stream(device.index), later);
+    if (stream != no_stream) cuda::order_streams(device.index, cuda::current_stream(device.index), later);
     return later;
 }
 

@@ -10,16 +10,32 @@ namespace accelera::tensora::cuda {
 namespace {
 constexpr int chunk_bits = 44;
 constexpr int64_t least_chunk = int64_t(32) << 20;
-constexpr int64_t longest_part = int64_t(8) << 20;  // of a move through other memory of the device
-constexpr int64_t most_parts = 64;                  // of a move without
+constexpr int64_t library_bytes = int64_t(64) << 20;  // cuBLAS's workspace takes half of it, and kernels
+constexpr int64_t longest_part = int64_t(8) << 20;    // of a move through other memory of the device
+constexpr int64_t most_parts = 64;                    // of a move without
 }  // namespace
 
 DeviceMemory::DeviceMemory(int device, int64_t capacity) : device_(device), stream_(current_stream(device)) {
     if (capacity == 0) return;
     base_ = take_memory(device, capacity);
-    if (!base_)
-        fail(Kind::device_memory, "[budget] cuda:", device, " has no ", capacity,
-             " bytes for the tensors of a step; ", free_bytes(device).on_device, " are free");
+    if (base_ && has_room_for_libraries()) return;
+    if (base_) give_memory(device, base_, stream_);
+    const FreeBytes free = free_bytes(device);
+    fail(Kind::device_memory, "[budget] cuda:", device, " has no ", capacity,
+         " bytes for the tensors of a step; ", free.on_device + free.in_pool,
+         " are free, of which cuBLAS and ", "kernels take ", library_bytes,
+         ". Give a smaller budget, or release memory of the device");
+}
+
+/// Without it the first product of the step would fail.
+bool DeviceMemory::has_room_for_libraries() const {
+    const auto has_room = [&] {
+        const FreeBytes free = free_bytes(device_);
+        return free.on_device + free.in_pool >= library_bytes;
+    };
+    if (has_room()) return true;
+    cuda::finish(device_, stream_);  // memory that is being freed
+    return has_room();
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -310,8 +310,7 @@ std::string full_text(const Source& source) {
     return text("#define TENSORA_DEVICE\n#include \"", source.header,
                 "\"\nnamespace accelera::tensora::device {\n", source.declarations,
                 "\nextern \"C\" __global__ void __launch_bounds__(256) ", entry_name(source),
-                "(const Arguments a) {\n",
-                source.body, "\n}\n}\n");
+                "(const Arguments a) {\n", source.body, "\n}\n}\n");
 }
 
 std::string compile(const std::string& text, const std::string& architecture) {
@@ -333,7 +332,8 @@ void run_kernel(int device, const Source& source, const Launch& launch_as, Argum
     if (!function) {
         if (Watch::is_capturing())
             fail(Kind::device, "[CUDA] ", source.name, " is not loaded before it goes to a graph");
-        const InterpreterReleased released;  // before the lock: who holds it needs the interpreter's at the end
+        const InterpreterReleased
+            released;  // before the lock: who holds it needs the interpreter's at the end
         const std::lock_guard lock(kernel.mutex);
         function = kernel.function.load();
         if (!function) kernel.function = function = load_kernel(device, text, entry_name(source));

@@ -14,7 +14,8 @@ namespace accelera::tensora::cuda {
 namespace {
 constexpr int attribute_major = 75, attribute_minor = 76, attribute_processors = 16, attribute_pools = 115;
 constexpr int pool_threshold = 4, pool_reserved = 5, pool_used = 7;
-// A blocking stream is in order with the default stream, which PyTorch, CuPy and JAX use unless told otherwise.
+// A blocking stream is in order with the default stream, which PyTorch, CuPy and JAX use unless told
+// otherwise.
 constexpr unsigned blocking_stream = 0;
 
 int read_attribute(int attribute, DeviceNumber number) {
@@ -64,7 +65,8 @@ void DeviceState::read_properties() {
 void DeviceState::make_pool(int index) {
     if (!read_attribute(attribute_pools, number))
         fail(Kind::device, "[tensora] cuda:", index, " (", properties.name,
-             ") has no stream-ordered memory pools, which tensors need; use a device or a driver that has them");
+             ") has no stream-ordered memory pools, which tensors need; use a device or a driver that has "
+             "them");
     PoolProperties wanted;
     wanted.device = number;
     check(driver().cuMemPoolCreate(&pool, &wanted), "to make a memory pool");
@@ -132,7 +134,8 @@ char* take_from_pool(int device, int64_t nbytes) {
     };
     Result result = take();
     for (int attempt = 0; attempt < 2 && is_out_of_memory(result); ++attempt) {
-        check(attempt ? driver().cuCtxSynchronize() : driver().cuStreamSynchronize(stream), "to wait for memory");
+        check(attempt ? driver().cuCtxSynchronize() : driver().cuStreamSynchronize(stream),
+              "to wait for memory");
         release_finished();
         driver().cuMemPoolTrimTo(used->pool, 0);
         result = take();

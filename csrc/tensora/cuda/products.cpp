@@ -53,8 +53,8 @@ struct Cublas {
 
     void check(int status, const char* what) const {
         if (status != 0)
-            fail(Kind::device, "[CUDA] ", what, " failed: cuBLAS's status ", status, " (", status_words(status),
-                 ")");
+            fail(Kind::device, "[CUDA] ", what, " failed: cuBLAS's status ", status, " (",
+                 status_words(status), ")");
     }
 
   private:
@@ -74,9 +74,9 @@ struct Cublas {
             status = create(&one);
         }
         if (status == not_initialized)
-            fail(Kind::device_memory, "[CUDA] to start cuBLAS failed: cuBLAS's status 1 (", status_words(status),
-                 "), as where the device has too little memory; ", free_bytes(device).on_device,
-                 " bytes are free");
+            fail(Kind::device_memory, "[CUDA] to start cuBLAS failed: cuBLAS's status 1 (",
+                 status_words(status), "), as where the device has too little memory; ",
+                 free_bytes(device).on_device, " bytes are free");
         check(status, "to start cuBLAS");
     }
 };
@@ -176,10 +176,10 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
     const std::lock_guard lock(cublas().mutex);
     // By columns, as cuBLAS counts, the product of the transposed ones the other way round.
     cublas().check(cublas().gemm(cublas().handle(device), b.operation, a.operation, int(columns), int(rows),
-                                int(inner), alpha, b_data, type, int(b.leading), b.step, a_data, type,
-                                int(a.leading), a.step, add ? alpha : zero, c_data, type, int(columns),
-                                rows * columns, int(batch), compute_type(dtype), default_algorithm),
-                  "a product of matrices");
+                                 int(inner), alpha, b_data, type, int(b.leading), b.step, a_data, type,
+                                 int(a.leading), a.step, add ? alpha : zero, c_data, type, int(columns),
+                                 rows * columns, int(batch), compute_type(dtype), default_algorithm),
+                   "a product of matrices");
 }
 
 }  // namespace

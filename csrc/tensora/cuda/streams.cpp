@@ -168,8 +168,9 @@ void release_finished() {
     WaitingReleases& waiting = waiting_releases();
     {
         const std::lock_guard lock(waiting.mutex);
-        const auto middle = std::stable_partition(waiting.all.begin(), waiting.all.end(),
-                                                  [](const WaitingRelease& one) { return !one.event.reached(); });
+        const auto middle =
+            std::stable_partition(waiting.all.begin(), waiting.all.end(),
+                                  [](const WaitingRelease& one) { return !one.event.reached(); });
         finished.assign(std::make_move_iterator(middle), std::make_move_iterator(waiting.all.end()));
         waiting.all.erase(middle, waiting.all.end());
     }

@@ -26,6 +26,7 @@ __all__ = [
     "is_available",
     "kernel_counts",
     "memory_free",
+    "memory_used",
     "stream",
     "synchronize",
 ]
@@ -66,6 +67,11 @@ def get_device_properties(device: Any = "cuda") -> Properties:
 def memory_free(device: Any = "cuda") -> int:
     """Return the bytes of a device that no process uses."""
     return int(native.cuda_free_bytes(str(device)))
+
+
+def memory_used(device: Any = "cuda") -> int:
+    """Return the bytes of a device in use: tensors, cached memory, contexts, kernels, libraries, all processes."""
+    return int(get_device_properties(device).total_memory) - memory_free(device)
 
 
 def synchronize(device: Any = "cuda") -> None:

@@ -7,7 +7,6 @@
 
 extern "C" {
 
-
 int cuCtxGetCurrent(void** context);
 int emulated_read(int device, void* to, unsigned long long from, size_t n);
 int emulated_write(int device, unsigned long long to, const void* from, size_t n);
@@ -79,7 +78,8 @@ struct Matrix {
     int type, operation;
     int64_t leading;
     int status;
-    Matrix(int device, const void* at, int type, int operation, int64_t rows, int64_t columns, int64_t leading)
+    Matrix(int device, const void* at, int type, int operation, int64_t rows, int64_t columns,
+           int64_t leading)
         : type(type), operation(operation), leading(leading) {
         const int64_t n = operation ? rows : columns, m = operation ? columns : rows;
         data.resize(size_t((n - 1) * leading + m) * size_of(type));
@@ -116,17 +116,18 @@ int cublasGemmStridedBatchedEx(void* given, int op_a, int op_b, int m, int n, in
     const Handle handle = *static_cast<Handle*>(given);
     const int device = handle.device;
     if (current_device() != device) return execution_failed;
-    if (lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m || m < 0 || n < 0 || k < 0) return invalid_value;
+    if (lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m || m < 0 || n < 0 || k < 0)
+        return invalid_value;
     if (a_step < 0 || b_step < 0 || c_step < 0) return invalid_value;
     const bool wide = compute == 70;
     const double scale = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
     const double factor = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
     const auto multiply = [=] {
         for (int i = 0; i < batch; ++i) {
-            const Matrix x(device, static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)), a_type,
-                           op_a, m, k, lda);
-            const Matrix y(device, static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)), b_type,
-                           op_b, k, n, ldb);
+            const Matrix x(device, static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)),
+                           a_type, op_a, m, k, lda);
+            const Matrix y(device, static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)),
+                           b_type, op_b, k, n, ldb);
             const auto at = reinterpret_cast<unsigned long long>(c) + i * c_step * int64_t(size_of(c_type));
             std::vector<char> out(size_t(int64_t(n - 1) * ldc + m) * size_of(c_type));
             const int status = emulated_read(device, out.data(), at, out.size());

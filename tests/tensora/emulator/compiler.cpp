@@ -12,7 +12,6 @@
 
 extern "C" {
 
-
 namespace {
 constexpr int compilation_failed = 6;
 constexpr const char* alignment_checks = "-fsanitize=alignment -fsanitize-undefined-trap-on-error ";
@@ -39,8 +38,8 @@ bool prepare(Program& program) {
         if (name.find(".cuh") != std::string::npos) all += "#include \"" + name + "\"\n";
     }
     write_text(own + "/all.h", all);
-    result = std::system(("[ -d " + shared + " ] || (g++ -std=c++20 -O0 -w -fPIC " + alignment_checks + "-I" + own +
-                          " -x c++-header " + own + "/all.h -o " + own + "/all.h.gch 2> " + own +
+    result = std::system(("[ -d " + shared + " ] || (g++ -std=c++20 -O0 -w -fPIC " + alignment_checks + "-I" +
+                          own + " -x c++-header " + own + "/all.h -o " + own + "/all.h.gch 2> " + own +
                           ".log && mv -T " + own + " " + shared + " 2> /dev/null; [ -d " + shared + " ])")
                              .c_str());
     std::ifstream log(own + ".log");
@@ -48,7 +47,9 @@ bool prepare(Program& program) {
     return result == 0;
 }
 /// "sm_90" of an option "--gpu-architecture=sm_90", or "compute_90".
-int architecture_of(const std::string& option) { return std::atoi(option.substr(option.find('_') + 1).c_str()); }
+int architecture_of(const std::string& option) {
+    return std::atoi(option.substr(option.find('_') + 1).c_str());
+}
 
 /// Name of the function that a text declares as a kernel.
 std::string entry_name(const std::string& text) {
@@ -103,14 +104,15 @@ int nvrtcCompileProgram(void* given, int n, const char* const* options) {
         write_text(
             partial + ".cpp",
             program.text +
-                "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n"
-                + name + "(*static_cast<const Arguments*>(a)); }\n"
+                "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n" +
+                name +
+                "(*static_cast<const Arguments*>(a)); }\n"
                 "extern \"C\" { unsigned long emulated_parameter_bytes = sizeof(Arguments); } }\n");
         // What it calls of the C library is in this process: a linker that need not read it is done in a
         // tenth of the time.
         const std::string command = std::string("g++ -std=c++20 -O0 -w -shared -nostdlib -pipe -fPIC ") +
-                                    alignment_checks + "-I" + folder() + "/headers -include all.h " + partial + ".cpp -o " + partial + ".so 2> " +
-                                    partial + ".log";
+                                    alignment_checks + "-I" + folder() + "/headers -include all.h " +
+                                    partial + ".cpp -o " + partial + ".so 2> " + partial + ".log";
         if (std::system(command.c_str()) != 0) {
             std::ifstream log(partial + ".log");
             program.log.assign(std::istreambuf_iterator<char>(log), {});
@@ -138,6 +140,5 @@ int nvrtcGetProgramLog(void* program, char* to) {
 }
 int nvrtcDestroyProgram(void** program) { return delete static_cast<Program*>(*program), 0; }
 const char* nvrtcGetErrorString(int) { return "compilation"; }
-
 
 }  // extern "C"

@@ -243,7 +243,8 @@ int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t n, void* handle) {
     const int device = stream->device;
     if (is_pinned(from)) return enqueue(*stream, [=] { return emulated_write(device, to, from, n); });
     std::string bytes(static_cast<const char*>(from), n);
-    return enqueue(*stream, [=, bytes = std::move(bytes)] { return emulated_write(device, to, bytes.data(), n); });
+    return enqueue(*stream,
+                   [=, bytes = std::move(bytes)] { return emulated_write(device, to, bytes.data(), n); });
 }
 int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t n, void* handle) {
     const Lock lock(mutex);
@@ -348,7 +349,8 @@ int cuModuleLoadData(void** module, const void* image) {
     if (colon == std::string::npos || (text[0] != 'b' && text[0] != '-')) return invalid_image;
     void* const library = dlopen(text.c_str() + colon + 1, RTLD_NOW | RTLD_LOCAL);
     if (!library) return std::fprintf(stderr, "%s\n", dlerror()), invalid_image;
-    auto* const function = new Function{current - 1, nullptr, nullptr, 0, text.substr(1, colon - 1), text[0] == 'b'};
+    auto* const function =
+        new Function{current - 1, nullptr, nullptr, 0, text.substr(1, colon - 1), text[0] == 'b'};
     function->launch = reinterpret_cast<decltype(function->launch)>(dlsym(library, "emulated_launch"));
     function->body = reinterpret_cast<decltype(function->body)>(dlsym(library, "emulated_kernel"));
     function->parameter_bytes = *static_cast<size_t*>(dlsym(library, "emulated_parameter_bytes"));
@@ -454,7 +456,8 @@ const Words& words_of(int result) {
         {not_found, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
         {not_ready, {"CUDA_ERROR_NOT_READY", "device not ready"}},
         {illegal_address, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
-        {too_many_resources, {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}},
+        {too_many_resources,
+         {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}},
         {misaligned_address, {"CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"}},
         {launch_failed, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
         {capture_unsupported,

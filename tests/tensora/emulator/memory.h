@@ -1,8 +1,8 @@
 // Memory of the emulated devices: the CPU can touch it only while a kernel or a copy runs.
 #pragma once
 
-#include <signal.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <initializer_list>
@@ -48,7 +48,8 @@ inline size_t reserved_bytes(int device) {
 
 inline bool fits(const Pool& pool, size_t n) {
     const size_t wanted = pool.used + n;
-    return wanted <= pool.reserved || reserved_bytes(pool.device) + (wanted - pool.reserved) <= device_bytes();
+    return wanted <= pool.reserved ||
+           reserved_bytes(pool.device) + (wanted - pool.reserved) <= device_bytes();
 }
 
 inline std::map<Address, Block>::iterator block_at(Address at) {

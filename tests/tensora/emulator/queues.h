@@ -25,7 +25,7 @@ constexpr int success = 0, invalid_value = 1, out_of_memory = 2, not_initialized
 constexpr int n_devices = 2;
 
 inline std::recursive_mutex mutex;
-inline pid_t owner = 0;            ///< process that initialized the driver: a forked child cannot use it
+inline pid_t owner = 0;               ///< process that initialized the driver: a forked child cannot use it
 inline thread_local int current = 0;  ///< context: device + 1
 inline int lost[n_devices] = {0, 0};  ///< error after which a context does nothing more
 
