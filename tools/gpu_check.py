@@ -6,9 +6,9 @@
 
 That python needs torch, and the machine needs the CUDA toolkit. Pip installs missing packages into
 build/gpu/env, which takes all others from that python. Without a network they come from the wheels in
-``--wheels``; if that fails, the check runs what it can, with SciPy's OpenBLAS in place of scipy_openblas32. The
-build goes to build/gpu. Steps run in the order of their risk; a step that lacks a package or time is skipped,
-with the reason. Results, also of the steps so far, go to ``--output`` and benchmarks/results/gpu*.json.
+``--wheels``; if that fails, the check runs what it can, with SciPy's OpenBLAS in place of scipy_openblas32.
+The build goes to build/gpu. Steps run in the order of their risk; a step that lacks a package or time is
+skipped, with the reason. Results, also of the steps so far, go to ``--output`` and to benchmarks/results.
 """
 
 from __future__ import annotations

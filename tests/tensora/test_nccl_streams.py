@@ -36,13 +36,13 @@ class Library:
         self.calls.append((name, value))
         return 0
 
-    def ncclGetUniqueId(self, _: Any) -> int:
+    def ncclGetUniqueId(self, _: Any) -> int:  # noqa: N802
         return self._note("mark")
 
-    def ncclCommInitRank(self, *_: Any) -> int:
+    def ncclCommInitRank(self, *_: Any) -> int:  # noqa: N802
         return self._note("communicator")
 
-    def ncclAllReduce(self, address: int, _to: int, count: int, *rest: Any) -> int:
+    def ncclAllReduce(self, address: int, _to: int, count: int, *rest: Any) -> int:  # noqa: N802
         _kind, operation, _communicator, stream = rest
         nbytes = ctypes.c_size_t(count)
         assert self.driver.cuMemsetD8Async(ctypes.c_ulonglong(address), 1, nbytes, stream) == 0

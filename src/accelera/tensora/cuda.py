@@ -70,7 +70,7 @@ def memory_free(device: Any = "cuda") -> int:
 
 
 def memory_used(device: Any = "cuda") -> int:
-    """Return the bytes of a device in use: tensors, cached memory, contexts, kernels, libraries, all processes."""
+    """Return the bytes of a device in use by all processes: tensors, caches, contexts and libraries."""
     return int(get_device_properties(device).total_memory) - memory_free(device)
 
 
