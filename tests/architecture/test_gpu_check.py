@@ -72,7 +72,7 @@ def test_it_says_what_it_would_do() -> None:
         assert f"tests/{part}/test_cuda.py" in said["tests"]
     assert "tests/execution/test_device_streams.py" in said["tests"]
     assert {"gpu", "matmul", "offload"} <= said.keys()
-    assert [*said][2:6] == ["one kernel", "graphs", "budget", "dlpack"], (
+    assert [*said][2:6] == ["first kernels", "graphs", "budget", "dlpack"], (
         "the steps with the most risk come first"
     )
     for sanitizer in ("memcheck", "racecheck", "synccheck", "initcheck"):

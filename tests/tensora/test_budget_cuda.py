@@ -164,6 +164,18 @@ def test_less_budget_is_never_more_memory_nor_less_time(device: str) -> None:
     assert "floor" in words
 
 
+def test_slow_operations_take_longer_in_plans() -> None:
+    columns = {
+        "flops": [1e12, 1e12, 1e12],
+        "moved_bytes": [0, 0, 0],
+        "names": ["matmul", "conv", "conv_weight"],
+    }
+    product, convolution, weight = step_plans.operation_seconds(columns, "cuda:0")
+    assert 9 < convolution / product < 11
+    assert 7 < weight / convolution < 9
+    assert len({*step_plans.operation_seconds(columns)}) == 1
+
+
 def test_too_small_a_budget_is_refused_with_the_bytes_that_it_needs(device: str) -> None:
     network = Network(device, KINDS["mlp"])
     held = live(device)
