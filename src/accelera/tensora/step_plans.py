@@ -32,7 +32,7 @@ CUDA_FLOPS_PER_SECOND_OF_OPERATION = {
     "attention": 5.0e12,
     "attention_backward": 5.0e12,
 }
-"""Operations whose kernels are far slower than products, so that it costs more to run them again: estimates from
+"""Operations whose kernels are far slower than products, so that repeating them costs more: estimates from
 their machine code, not measured on a device."""
 FATES = ("keep", "recompute", "recompute", "offload", "pack")
 """Names by the planner's numbers; the second "recompute" also drops the intermediate results."""
