@@ -118,6 +118,17 @@ def test_blocking_streams_are_in_order_with_the_default_one(emulated: Device) ->
     assert emulated.read(x) == [0x02020202] * N
 
 
+def test_early_order_runs_other_streams_first(emulated: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a stream which does not wait for the usual one reads what is not there yet."""
+    monkeypatch.setenv("EMULATED_CUDA_ORDER", "early")
+    usual, other = emulated.stream(0), emulated.stream()
+    x, y = emulated.memory(), emulated.memory()
+    emulated.fill(x, 1, usual)
+    emulated.copy(y, x, other)
+    assert emulated.driver.cuStreamSynchronize(usual) == 0
+    assert emulated.read(y, other) != [0x01010101] * N
+
+
 def test_eager_order_is_that_of_the_calls(emulated: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMULATED_CUDA_ORDER", "eager")
     first, second = emulated.stream(), emulated.stream()

@@ -1,7 +1,8 @@
 // Contexts, streams and events of the emulated driver. Work is not done when it is enqueued but when the
 // program waits for it, as late as the order of the streams allows: work that no event orders is done in
-// another order than it was enqueued in, and wrong results show. With EMULATED_CUDA_ORDER=eager it is done
-// at once.
+// another order than it was enqueued in, and wrong results show. With EMULATED_CUDA_ORDER=early, the streams
+// that are not in order with the default one do their work at once instead, ahead of all others; with eager
+// all do.
 #pragma once
 
 #include <unistd.h>
@@ -102,9 +103,10 @@ inline void order_with_default(Stream& stream) {
         if (other->blocking && other->device == stream.device) push_wait(common, *other);
 }
 
-inline bool is_eager() {
+inline bool runs_now(const Stream& stream) {
     const char* const order = std::getenv("EMULATED_CUDA_ORDER");
-    return order && std::strcmp(order, "eager") == 0;
+    if (!order || std::strcmp(order, "late") == 0) return false;
+    return std::strcmp(order, "eager") == 0 || !stream.blocking;
 }
 
 inline int enqueue(Stream& stream, Work work) {
@@ -112,7 +114,7 @@ inline int enqueue(Stream& stream, Work work) {
     order_with_default(stream);
     stream.items.push_back(std::move(work));
     constexpr size_t most_pending = 2000;  // a device does not wait for ever
-    if (is_eager() || stream.items.size() > most_pending) run_until({&stream, stream.end()});
+    if (runs_now(stream) || stream.items.size() > most_pending) run_until({&stream, stream.end()});
     return lost[stream.device];
 }
 
