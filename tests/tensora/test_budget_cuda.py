@@ -275,14 +275,13 @@ def test_small_blocks_move_together_where_only_gaps_are_left(device: str) -> Non
 
 @pytest.mark.parametrize("n_gap", [16, 512])
 def test_large_operand_moves_by_a_few_bytes(n_gap: int, device: str) -> None:
-    """In parts, or through other memory: the device's copies between ranges that overlap are undefined."""
-    gap, large, small = (ts.asarray(np.arange(n, dtype="f")).to(device) for n in (n_gap, 20480, 256))
-    with ts.budget(live(device) + 2 * large.nbytes + small.nbytes, device=device):
-        first, operand, kept = gap + 1, large + 1, small + 1
+    """Through other memory, or in parts: the device's copies between ranges that overlap are undefined."""
+    gap, large = (ts.asarray(np.arange(n, dtype="f")).to(device) for n in (n_gap, 20480))
+    with ts.budget(live(device) + 2 * large.nbytes, device=device):
+        first, operand = gap + 1, large + 1
         del first
         found = operand * 2
-    for each, wanted in ((operand, np.arange(1, 20481)), (kept, np.arange(1, 257))):
-        np.testing.assert_array_equal(each.to("cpu").numpy(), wanted)
+    np.testing.assert_array_equal(operand.to("cpu").numpy(), np.arange(1, 20481))
     np.testing.assert_array_equal(found.to("cpu").numpy(), 2 * np.arange(1, 20481))
 
 
