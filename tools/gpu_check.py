@@ -255,8 +255,8 @@ def _pytest(python: str) -> list[str]:
 def _sanitizer(tool: str) -> list[str]:
     """Return the command that runs another one under one of the tools of compute-sanitizer."""
     beside = Path(shutil.which("nvcc") or "nvcc").resolve().parent / "compute-sanitizer"
-    found = shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else "compute-sanitizer")
-    return [found, "--tool", tool, "--error-exitcode", "9"]
+    path = shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else "compute-sanitizer")
+    return [path, "--tool", tool, "--error-exitcode", "9"]
 
 
 def _benchmark(python: str, name: str, options: str, *, files: bool = False) -> list[str]:

@@ -96,15 +96,15 @@ def results(kernel: Kernel, name: str, device: str) -> list[np.ndarray]:
 
 def steps_of_optimizers(device: str) -> list[np.ndarray]:
     """Return parameters after steps of SGD and Adam."""
-    found = []
+    values = []
     for make in (ts.optim.SGD, ts.optim.Adam):
         x = ts.ones((ROWS, COLUMNS), device=device)
         x.requires_grad = True
         optimizer = make([x], lr=0.1)
         ts.sum(x * x).backward()
         optimizer.step()
-        found.append(np.asarray(x.detach().cpu()))
-    return found
+        values.append(np.asarray(x.detach().cpu()))
+    return values
 
 
 def replayed(device: str) -> list[np.ndarray]:
@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
     failures = 0
     for name in [options.only] if options.only else runs:
         pairs = zip(runs[name](options.device), runs[name]("cpu"), strict=True)
-        same = all(np.allclose(found, wanted, rtol=1e-3, atol=1e-3) for found, wanted in pairs)
+        same = all(np.allclose(values, wanted, rtol=1e-3, atol=1e-3) for values, wanted in pairs)
         failures += not same
         print(f"{name}: {'same' if same else 'DIFFERENT'}", flush=True)
     return 1 if failures else 0

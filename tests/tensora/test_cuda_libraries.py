@@ -56,31 +56,33 @@ ADDITION = RAISES + 'print(message(lambda: (ts.ones(3, device="cuda") * 7 + 2).t
 
 
 def test_compiler_newer_than_driver(device: str) -> None:
-    found = run(ADDITION, before='number(driver, "emulated_driver_version").value = 12020')
-    assert "DeviceError: [tensora] CUDA's run-time compiler" in found
-    assert "from 12 to 12" in found
-    assert "pip install nvidia-cuda-nvrtc-cu12" in found
+    output = run(ADDITION, before='number(driver, "emulated_driver_version").value = 12020')
+    assert "DeviceError: [tensora] CUDA's run-time compiler" in output
+    assert "from 12 to 12" in output
+    assert "pip install nvidia-cuda-nvrtc-cu12" in output
 
 
 def test_blas_newer_than_driver(device: str) -> None:
     code = RAISES + 'x = ts.empty((3, 3), device="cuda")\nprint(message(lambda: x @ x))\n'
-    found = run(code, before='number(driver, "emulated_driver_version").value = 12020')
-    assert "DeviceError: [tensora] cuBLAS (libcublas.so) of a version from 12 to 12 is not found" in found
+    output = run(code, before='number(driver, "emulated_driver_version").value = 12020')
+    assert "DeviceError: [tensora] cuBLAS (libcublas.so) of a version from 12 to 12 is not found" in output
 
 
 def test_device_newer_than_compiler(device: str) -> None:
     """The driver compiles text for an older one."""
     architectures = '(ctypes.c_int * 3).in_dll(compiler, "emulated_architectures")[:] = 75, 80, 86'
     options = "compiler.emulated_compile_options.restype = ctypes.c_char_p\n"
-    found = run(ADDITION + options + "print(compiler.emulated_compile_options())", before=architectures)
-    assert found.startswith("nothing raised")
-    assert "--gpu-architecture=compute_86" in found
+    output = run(ADDITION + options + "print(compiler.emulated_compile_options())", before=architectures)
+    assert output.startswith("nothing raised")
+    assert "--gpu-architecture=compute_86" in output
 
 
 def test_device_older_than_compiler(device: str) -> None:
     architectures = '(ctypes.c_int * 3).in_dll(compiler, "emulated_architectures")[:] = 100, 103, 110'
-    found = run(ADDITION, before=architectures)
-    assert "run-time compiler 13.0 does not compile for compute capability 9.0; install an older one" in found
+    output = run(ADDITION, before=architectures)
+    assert (
+        "run-time compiler 13.0 does not compile for compute capability 9.0; install an older one" in output
+    )
 
 
 # --- processes

@@ -211,8 +211,8 @@ def test_products_of_a_batch_in_reverse(device: str) -> None:
     x, y = (ts.asarray(each).to(device) for each in (a, b))
     np.testing.assert_allclose(np.asarray((ts.flip(x, axis=0) @ y).cpu()), a[::-1] @ b, rtol=1e-12)
     np.testing.assert_allclose(np.asarray((x[0] @ ts.flip(y, axis=0)).cpu()), a[0] @ b[::-1], rtol=1e-12)
-    found = np.asarray((ts.flip(x, axis=0)[:, None] @ y[None]).cpu())
-    np.testing.assert_allclose(found, a[::-1][:, None] @ b[None], rtol=1e-12)
+    product = np.asarray((ts.flip(x, axis=0)[:, None] @ y[None]).cpu())
+    np.testing.assert_allclose(product, a[::-1][:, None] @ b[None], rtol=1e-12)
 
 
 # --- memory

@@ -205,12 +205,12 @@ def test_threads_at_different_barriers(emulated: Device) -> None:
 def test_threads_run_in_both_orders(emulated: Device) -> None:
     """So that a missing barrier shows in one of two runs."""
     function = emulated.function("a.x[0] = threadIdx.x;")
-    found = set()
+    values = set()
     for _ in range(2):
         x = emulated.memory()
         assert emulated.launch(function, x) == 0
-        found.add(emulated.read(x)[0])
-    assert found == {0, N - 1}
+        values.add(emulated.read(x)[0])
+    assert values == {0, N - 1}
 
 
 def test_shared_memory_is_not_kept_from_block_to_block(emulated: Device) -> None:

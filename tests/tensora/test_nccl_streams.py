@@ -52,9 +52,9 @@ class Library:
 @pytest.fixture
 def library(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     driver = emulator.driver()
-    made = Library(driver)
-    monkeypatch.setattr(nccl, "_library", lambda: made)
-    yield made
+    emulated = Library(driver)
+    monkeypatch.setattr(nccl, "_library", lambda: emulated)
+    yield emulated
     driver.emulated_forget_errors()
 
 
