@@ -67,13 +67,17 @@ template <class Item, class Sum>
 void launch(const MatrixView& a, const MatrixView& b, const MatrixView& c, bool accumulate,
             cudaStream_t stream) {
     for (const Launch& each : launches(c.rows, c.cols)) {
-        multiply<Item, Sum><<<dim3(each.x, each.y), threads, 0, stream>>>(
-            part<Item>(a, each.row, 0, each.rows, a.cols), part<Item>(b, 0, each.col, b.rows, each.cols),
-            part<Item>(c, each.row, each.col, each.rows, each.cols), accumulate);
-        const cudaError_t status = cudaGetLastError();
+        MatrixView a_part = part<Item>(a, each.row, 0, each.rows, a.cols);
+        MatrixView b_part = part<Item>(b, 0, each.col, b.rows, each.cols);
+        MatrixView c_part = part<Item>(c, each.row, each.col, each.rows, each.cols);
+        void* arguments[] = {&a_part, &b_part, &c_part, &accumulate};
+        // The status of this launch: the runtime's last error may be one of other code.
+        const cudaError_t status =
+            cudaLaunchKernel(reinterpret_cast<const void*>(multiply<Item, Sum>), dim3(each.x, each.y),
+                             dim3(threads), arguments, 0, stream);
         if (status != cudaSuccess)
             throw DeviceError(std::string("[igemm] CUDA could not start the kernel: ") +
-                                     cudaGetErrorString(status));
+                              cudaGetErrorString(status));
     }
 }
 

@@ -23,7 +23,10 @@ from accelera.interceptor.router import with_less_scratch
 MESSAGES = [
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+    "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`",
     "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
     "cuFFT error: CUFFT_ALLOC_FAILED",
     "CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
@@ -38,7 +41,7 @@ MESSAGES = [
     "DefaultCPUAllocator: not enough memory: you tried to allocate 80000000000 bytes.",
 ]
 OTHERS = [
-    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(handle)`",
     "CUDA error: an illegal memory access was encountered",
     "mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
 ]

@@ -28,6 +28,12 @@ def fusion() -> None:
     """A budget has nothing wait: these tests run once."""
 
 
+@pytest.fixture(params=["late", "early"])
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Order in which the emulated device runs streams: those beside the usual one after it, or ahead."""
+    monkeypatch.setenv("EMULATED_CUDA_ORDER", request.param)
+
+
 class Network:
     """Layers of some kinds on a device, and a step of their training."""
 
@@ -130,6 +136,7 @@ def test_steps_keep_to_the_planned_bytes_with_the_same_bits(name: str, device: s
     assert measured == sorted(measured, reverse=True)
 
 
+@pytest.mark.usefixtures("order")
 def test_contents_leave_for_memory_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_plans, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
     expected, peak = free_run(device, KINDS["dropout"], 4)
@@ -142,6 +149,7 @@ def test_contents_leave_for_memory_of_the_host(device: str, monkeypatch: pytest.
     assert ts.memory_stats("cpu").live_bytes == on_host
 
 
+@pytest.mark.usefixtures("order")
 def test_a_device_without_pinned_memory_for_the_host_does_as_well(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +170,18 @@ def test_less_budget_is_never_more_memory_nor_less_time(device: str) -> None:
         assert worse.added_seconds >= better.added_seconds
     words = ts.explain(budget)
     assert "floor" in words
+
+
+def test_slow_operations_take_longer_in_plans() -> None:
+    columns = {
+        "flops": [1e12, 1e12, 1e12],
+        "moved_bytes": [0, 0, 0],
+        "names": ["matmul", "conv", "conv_weight"],
+    }
+    product, convolution, weight = step_plans.operation_seconds(columns, "cuda:0")
+    assert 9 < convolution / product < 11
+    assert 7 < weight / convolution < 9
+    assert len({*step_plans.operation_seconds(columns)}) == 1
 
 
 def test_too_small_a_budget_is_refused_with_the_bytes_that_it_needs(device: str) -> None:
@@ -229,6 +249,7 @@ def test_gradients_end_inside_the_backward_pass(device: str) -> None:
     assert budget.report.followed
 
 
+@pytest.mark.usefixtures("order")
 def test_what_was_stored_is_read_after_the_step(device: str) -> None:
     """It leaves the arena, which has no room for all of it."""
     x = ts.asarray(np.arange(2048, dtype="f")).to(device)
@@ -239,6 +260,7 @@ def test_what_was_stored_is_read_after_the_step(device: str) -> None:
         np.testing.assert_array_equal(each.to("cpu").numpy(), np.arange(i, 2048 + i, dtype="f"))
 
 
+@pytest.mark.usefixtures("order")
 def test_small_blocks_move_together_where_only_gaps_are_left(device: str) -> None:
     x = ts.asarray(np.arange(128, dtype="f")).to(device)
     big = ts.asarray(np.arange(2048, dtype="f")).to(device)
@@ -251,6 +273,19 @@ def test_small_blocks_move_together_where_only_gaps_are_left(device: str) -> Non
     np.testing.assert_array_equal(found.to("cpu").numpy(), 2 * np.arange(2048, dtype="f"))
 
 
+@pytest.mark.parametrize("n_gap", [16, 512])
+def test_large_operand_moves_by_a_few_bytes(n_gap: int, device: str) -> None:
+    """Through other memory, or in parts: the device's copies between ranges that overlap are undefined."""
+    gap, large = (ts.asarray(np.arange(n, dtype="f")).to(device) for n in (n_gap, 20480))
+    with ts.budget(live(device) + 2 * large.nbytes, device=device):
+        first, operand = gap + 1, large + 1
+        del first
+        found = operand * 2
+    np.testing.assert_array_equal(operand.to("cpu").numpy(), np.arange(1, 20481))
+    np.testing.assert_array_equal(found.to("cpu").numpy(), 2 * np.arange(1, 20481))
+
+
+@pytest.mark.usefixtures("order")
 def test_another_stream_sees_what_was_done_before(device: str) -> None:
     expected, peak = free_run(device, KINDS["norm"], 4)
     network = Network(device, KINDS["norm"])

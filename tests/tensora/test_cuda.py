@@ -218,6 +218,27 @@ def test_products_of_transposed_and_sliced_matrices(device: str) -> None:
     same(on(device, x)[:, ::2].T @ on(device, y)[:, 2:5], x[:, ::2].T @ y[:, 2:5], 1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("source", ["float16", "float32", "float64"])
+def test_special_numbers_become_the_integers_of_the_cpu(source: str, dtype: str, device: str) -> None:
+    array = np.array([np.nan, np.inf, -np.inf, 6e4, -300.7, 255.9, -1.0, 0.5], source)
+    if source != "float16":
+        array = np.concatenate([array, np.array([1e20, -1e20, 3e9, -3e9, 9.3e18, 2.0**63], source)])
+    wanted = ts.astype(ts.asarray(array), getattr(ts, dtype)).tolist()
+    assert ts.astype(on(device, array), getattr(ts, dtype)).tolist() == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_product_and_sum_are_not_contracted(dtype: str, device: str) -> None:
+    """A fused chain has the bits of its operations one by one."""
+    x, y, z = (on(device, each) for each in RNG.standard_normal((3, 1000)).astype(dtype))
+    found = []
+    for enabled in (True, False):
+        with ts.fusion(enabled, least=1):
+            found.append(np.asarray((x * y + z - y * z).cpu()))
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 # --- writing, indexing --------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import accelera.tensora as ts
 from accelera.tensora import functional, nn, optim
 from accelera.tensora.core import native
+from tests.tensora import emulator
 from tests.tensora.test_jit import (
     CASES,
     MODULES,
@@ -333,16 +334,8 @@ def test_memory_of_a_call_ends_with_its_results(device):
 # --- CUDA graphs ---------------------------------------------------------------------------------------
 
 
-def emulated_driver():
-    """The driver's functions, as ctypes has them; skips on a GPU."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    if not hasattr(driver, "emulated_graph_launches"):
-        pytest.skip("for the emulated device")
-    return driver
-
-
 def test_steps_are_launched_in_graphs(device):
-    driver, jitted = emulated_driver(), ts.jit(deep)
+    driver, jitted = emulator.driver(), ts.jit(deep)
     launches = []
     for seed in range(6):
         inputs = [on(device, values((6, 6), seed)), on(device, values((6, 6), 50 + seed))]
@@ -393,7 +386,7 @@ def test_numbers_that_change_are_not_in_graphs(device):
 
 
 def test_steps_of_which_no_graph_can_be_made_run_one_by_one(device):
-    driver, jitted = emulated_driver(), ts.jit(deep)
+    driver, jitted = emulator.driver(), ts.jit(deep)
     spoiled = ctypes.c_int.in_dll(driver, "emulated_spoiled_captures")
     for seed in range(CALLS):
         inputs = [on(device, values((6, 6), seed)), on(device, values((6, 6), 50 + seed))]
@@ -484,8 +477,13 @@ def test_other_threads_compute_meanwhile(device):
 
 def test_the_emulator_refuses_what_a_capture_does_not_allow(device):
     """So that a step which asks for it fails to become a graph."""
-    driver, unsupported = emulated_driver(), 900
+    driver, unsupported = emulator.driver(), 900
     deep(on(device, values((3, 3))), on(device, values((3, 3))))
+    with emulator.context(device):
+        check_refusals(driver, unsupported)
+
+
+def check_refusals(driver, unsupported):
     stream, event, graph = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     address, host = ctypes.c_ulonglong(), ctypes.create_string_buffer(8)
     assert driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
@@ -532,7 +530,7 @@ print(jitted.report(x, y).graph_steps)
 
 
 def test_a_driver_without_graphs(device):
-    emulated_driver()
+    emulator.driver()
     command = [sys.executable, "-c", OLD_DRIVER, os.environ["EMULATED_CUDA_FOLDER"]]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.stdout.strip() == "0", found.stderr

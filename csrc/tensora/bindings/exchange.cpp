@@ -74,9 +74,16 @@ struct Lent {
     Ref<Storage> storage;
     Dims shape;
     Dims strides;
+    cuda::Stream stream;  ///< the importer's, on a device
 
-    explicit Lent(const Tensor& tensor)
-        : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
+    Lent(const Tensor& tensor, cuda::Stream stream)
+        : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()), stream(stream) {}
+    /// The importer's kernels may still run: what comes next in the memory waits for them.
+    ~Lent() {
+        const Device device = storage->device();
+        if (!device.is_cpu()) cuda::order_after_importer(device.index, stream, storage->stream());
+    }
+    Lent(const Lent&) = delete;
     Described described(const Tensor& tensor) {
         char* const data = tensor.device().is_cpu() ? tensor.bytes() : tensor.device_bytes();
         return {data,
@@ -90,8 +97,8 @@ struct Lent {
 };
 
 template <typename M>
-nb::object capsule_of(const T& tensor, const char* name, M* managed) {
-    auto* const lent = new Lent(*tensor);
+nb::object capsule_of(const T& tensor, const char* name, M* managed, cuda::Stream stream) {
+    auto* const lent = new Lent(*tensor, stream);
     managed->tensor = lent->described(*tensor);
     managed->context = lent;
     managed->deleter = [](M* self) {
@@ -124,17 +131,18 @@ void lend(const Tensor& tensor) {
 
 namespace {
 
-/// What an importer's stream does with the memory comes after what was given to the device so far.
-void hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
+/// What an importer's stream does with the memory comes after what was given to the device so far. Returns
+/// that stream; the default one where the importer has not said which.
+cuda::Stream hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
     const Device device = tensor.device();
     if (device.is_cpu()) {
         require(!stream, "[__dlpack__] a stream for the CPU, which has none");
-        return;
+        return nullptr;
     }
     tensor.device_bytes();  // on this thread's stream from now on
-    if (stream == no_stream) return;
-    const auto later = reinterpret_cast<cuda::Stream>(stream.value_or(1));
-    cuda::order_streams(device.index, cuda::current_stream(device.index), later);
+    const auto later = reinterpret_cast<cuda::Stream>(stream == no_stream ? 1 : stream.value_or(1));
+    if (stream != no_stream) cuda::order_streams(device.index, cuda::current_stream(device.index), later);
+    return later;
 }
 
 }  // namespace
@@ -147,7 +155,7 @@ nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool>
             "[__dlpack__] the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
     lend(*tensor);
-    hand_over(*tensor, stream);
+    const cuda::Stream importer = hand_over(*tensor, stream);
     const bool versioned = !max_version.is_none() &&
                            checked_cast<std::pair<int, int>>(max_version, "[__dlpack__] max_version is",
                                                              "None or a tuple (major, minor)")
@@ -157,15 +165,24 @@ nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool>
         managed->major = 1;
         managed->flags =
             (tensor->storage()->writable() ? 0 : read_only) | (copy_wanted.value_or(false) ? copied : 0);
-        return capsule_of(tensor, "dltensor_versioned", managed);
+        return capsule_of(tensor, "dltensor_versioned", managed, importer);
     }
     if (!tensor->storage()->writable())
         fail(Kind::value,
              "[__dlpack__] the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
-    return capsule_of(tensor, "dltensor", new Managed{});
+    return capsule_of(tensor, "dltensor", new Managed{}, importer);
 }
 
 namespace {
+
+/// Kernels move whole elements: one at an odd address ends the process's use of the device.
+void check_alignment(const char* data, int64_t size, DType dtype) {
+    const int64_t each = size_of(dtype);
+    if (size > 0 && reinterpret_cast<uintptr_t>(data) % uintptr_t(each) != 0)
+        fail(Kind::value, "[from_dlpack] elements of ", name_of(dtype),
+             " on a CUDA device at an address that is no multiple of ", each,
+             " bytes; copy the array in its library before");
+}
 
 template <typename M>
 T import(M* managed, bool writable) {
@@ -178,6 +195,7 @@ T import(M* managed, bool writable) {
     Layout layout{Dims(given.shape, given.n_dims), {}, 0};
     layout.strides = given.strides ? Dims(given.strides, given.n_dims) : strides_of(layout.shape);
     char* const data = static_cast<char*>(given.data) + given.byte_offset;
+    if (!device.is_cpu()) check_alignment(data, layout.shape.product(), dtype);
     const auto release = [managed] {
         if (managed->deleter) managed->deleter(managed);
     };
@@ -188,6 +206,8 @@ T import(M* managed, bool writable) {
             release();
         },
         device);
+    // The source has made this stream wait: another one has to wait for it.
+    if (!device.is_cpu()) storage->set_stream(cuda::current_stream(device.index));
     return T(new Tensor(storage, layout, dtype));
 }
 

@@ -125,6 +125,13 @@ void bind_cuda(nb::module_& module) {
     module.def("cuda_wait_for", [](const std::string& device, uintptr_t stream) {
         cuda::wait_for(cuda_index(device), reinterpret_cast<cuda::Stream>(stream));
     });
+    // For libraries that take their device from the current context. Returns the one before.
+    module.def("cuda_enter_context", [](const std::string& device) {
+        return reinterpret_cast<uintptr_t>(cuda::enter_context(cuda_index(device)));
+    });
+    module.def("cuda_leave_context",
+               [](uintptr_t before) { cuda::leave_context(reinterpret_cast<void*>(before)); });
+    module.def("cuda_driver_version", cuda::driver_version);
     module.def("cuda_set_kernel_folder", cuda::set_kernel_folder);
     module.def("cuda_kernel_counts", [] {
         const cuda::KernelCounts counts = cuda::kernel_counts();

@@ -106,6 +106,18 @@ template <typename T>
 using Computed =
     math::conditional_t<is_half<T>, float, math::conditional_t<math::is_same_v<T, Bool>, bool, T>>;
 
+/// `value` cut to an integer. NaN, and what does not fit, are the smallest integer, as on x86-64; a GPU's own
+/// conversion has the nearest one, and 0 of NaN.
+template <typename From>
+TENSORA_INLINE int64_t integer_of(From value) {
+#ifdef TENSORA_DEVICE
+    const bool fits = value >= From(-0x1p63) && value < From(0x1p63);
+    return fits ? int64_t(value) : -0x7fffffffffffffff - 1;
+#else
+    return int64_t(value);
+#endif
+}
+
 /// `value` as a `To`, in the way that casts between element types go.
 template <typename To, typename From>
 TENSORA_INLINE To cast_value(From value) {
@@ -131,10 +143,10 @@ TENSORA_INLINE To cast_value(From value) {
     } else if constexpr (is_integer<To> && is_real<From>) {
         // Straight to a narrow or unsigned type is undefined when it does not fit.
         if constexpr (math::is_same_v<To, uint64_t>)
-            return value >= From(0x1p63) ? To(int64_t(value - From(0x1p63))) ^ (To(1) << 63)
-                                         : To(int64_t(value));
+            return value >= From(0x1p63) ? To(integer_of(value - From(0x1p63))) ^ (To(1) << 63)
+                                         : To(integer_of(value));
         else
-            return To(int64_t(value));
+            return To(integer_of(value));
     } else {
         return To(value);
     }

@@ -467,8 +467,10 @@ Storage::~Storage() {
         counts.give(bytes_of_class(size_class_), role_);
         if (behind_ == header) allocator().give(data_, size_class_);
     } else if (release_) {
-        if (stream_) cuda::finish(device_.index, stream_);  // its owner does not know of our stream
-        release_();
+        if (stream_)  // its owner does not know of our stream
+            cuda::release_after(device_.index, stream_, std::move(release_));
+        else
+            release_();
     }
 }
 

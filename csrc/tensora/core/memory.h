@@ -134,6 +134,8 @@ class Storage final : public Counted {
     Device device() const { return device_; }
     /// The stream that used it last.
     void* stream() const { return stream_; }
+    /// Note the stream that the contents are ready for.
+    void set_stream(void* stream) { stream_ = stream; }
     int64_t nbytes() const { return nbytes_; }
     /// What it takes of the allocator's memory; of another library's memory its own size.
     int64_t block_bytes() const;

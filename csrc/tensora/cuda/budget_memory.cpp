@@ -10,26 +10,59 @@ namespace accelera::tensora::cuda {
 namespace {
 constexpr int chunk_bits = 44;
 constexpr int64_t least_chunk = int64_t(32) << 20;
+constexpr int64_t library_bytes = int64_t(64) << 20;  // cuBLAS's workspace takes half of it, and kernels
+constexpr int64_t longest_part = int64_t(8) << 20;    // of a move through other memory of the device
+constexpr int64_t most_parts = 64;                    // of a move without
 }  // namespace
 
 DeviceMemory::DeviceMemory(int device, int64_t capacity) : device_(device), stream_(current_stream(device)) {
     if (capacity == 0) return;
     base_ = take_memory(device, capacity);
-    if (!base_)
-        fail(Kind::device_memory, "[budget] cuda:", device, " has no ", capacity,
-             " bytes for the tensors of a step; ", free_bytes(device).on_device, " are free");
+    if (base_ && has_room_for_libraries()) return;
+    if (base_) give_memory(device, base_, stream_);
+    const FreeBytes free = free_bytes(device);
+    fail(Kind::device_memory, "[budget] cuda:", device, " has no ", capacity,
+         " bytes for the tensors of a step; ", free.on_device + free.in_pool,
+         " are free, of which cuBLAS and ", "kernels take ", library_bytes,
+         ". Give a smaller budget, or release memory of the device");
+}
+
+/// Without it the first product of the step would fail.
+bool DeviceMemory::has_room_for_libraries() const {
+    const auto has_room = [&] {
+        const FreeBytes free = free_bytes(device_);
+        return free.on_device + free.in_pool >= library_bytes;
+    };
+    if (has_room()) return true;
+    cuda::finish(device_, stream_);  // memory that is being freed
+    return has_room();
 }
 
 DeviceMemory::~DeviceMemory() {
     if (base_) give_memory(device_, base_, stream_);
 }
 
-/// Ranges that share bytes go through the host: a device's copy may begin at either end.
 void DeviceMemory::move(char* to, const char* from, int64_t nbytes) {
-    if (to + nbytes <= from || from + nbytes <= to) return copy_within(device_, to, from, nbytes);
-    std::vector<char> bytes(static_cast<size_t>(nbytes));
-    copy_to_host(device_, bytes.data(), from, nbytes);
-    copy_to_device(device_, to, bytes.data(), nbytes);
+    const int64_t gap = std::abs(to - from);
+    if (gap == 0 || gap >= nbytes) return copy_within(device_, to, from, nbytes);
+    // Ranges that share bytes: the driver does not define a copy between them.
+    const int64_t length = std::min(nbytes, longest_part);
+    char* const part = nbytes / gap > most_parts ? take_memory(device_, length) : nullptr;
+    if (!part) return move_by_parts(to, from, nbytes, gap);
+    for (int64_t i = 0; i < nbytes; i += length) {
+        const int64_t n = std::min(length, nbytes - i), at = to < from ? i : nbytes - i - n;
+        copy_within(device_, part, from + at, n);
+        copy_within(device_, to + at, part, n);
+    }
+    give_memory(device_, part, current_stream(device_));
+}
+
+/// Copy parts that are as long as the distance of the ranges, beginning at the end that is read first.
+void DeviceMemory::move_by_parts(char* to, const char* from, int64_t nbytes, int64_t gap) {
+    for (int64_t i = 0; i < nbytes; i += gap) {
+        const int64_t n = std::min(gap, nbytes - i), at = to < from ? i : nbytes - i - n;
+        copy_within(device_, to + at, from + at, n);
+    }
 }
 
 void DeviceMemory::order(void* stream) {

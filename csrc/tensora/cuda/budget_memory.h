@@ -14,7 +14,7 @@ namespace accelera::tensora::cuda {
 /// Memory of a training step on a device: one allocation.
 class DeviceMemory final : public ArenaMemory {
   public:
-    /// Throws Error(memory) when the device has not that much.
+    /// Throws Error(device_memory) when the device has not that much, and some for libraries.
     DeviceMemory(int device, int64_t capacity);
     ~DeviceMemory() override;
     void move(char* to, const char* from, int64_t nbytes) override;
@@ -22,6 +22,9 @@ class DeviceMemory final : public ArenaMemory {
     void order(void* stream) override;
 
   private:
+    bool has_room_for_libraries() const;
+    void move_by_parts(char* to, const char* from, int64_t nbytes, int64_t gap);
+
     const int device_;
     Stream stream_;  ///< that used it last
 };

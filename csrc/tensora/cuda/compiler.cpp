@@ -1,14 +1,20 @@
 // NVRTC, the compiler of CUDA that is loaded while running, and the kernels that it made.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
+#include "tensora/core/threads.h"
+#include "tensora/cuda/graph.h"
 #include "tensora/cuda/kernels.h"
 
 // The sources for the device, as text in the library.
@@ -64,25 +70,60 @@ struct Nvrtc {
     Result (*nvrtcGetProgramLogSize)(Program, size_t*);
     Result (*nvrtcGetProgramLog)(Program, char*);
     Result (*nvrtcDestroyProgram)(Program*);
+    Result (*nvrtcGetNumSupportedArchs)(int*);
+    Result (*nvrtcGetSupportedArchs)(int*);
     const char* (*nvrtcGetErrorString)(Result);
+    int major = 0, minor = 0;
 
     Nvrtc() {
-        library = open_library({"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
+        library = open_library(versions_of("libnvrtc.so"));
         if (!library) {
-            absence =
-                "CUDA's run-time compiler (libnvrtc.so) is not found; install the CUDA toolkit, or pip "
-                "install "
-                "nvidia-cuda-nvrtc";
+            absence = text("CUDA's run-time compiler (libnvrtc.so) of a version from 12 to ", newest_major(),
+                           " is not found; install the CUDA toolkit, or pip install ", package());
             return;
         }
+        find_all();
+        if (absence.empty()) check_version();
+    }
+
+    /// Architecture that code for a device of this compute capability is compiled for: the device's own, or,
+    /// for a device that is newer than the compiler, text that the driver compiles for it.
+    std::string architecture_for(int capability) const {
+        int n = 0;
+        nvrtcGetNumSupportedArchs(&n);
+        std::vector<int> all(static_cast<size_t>(n));
+        nvrtcGetSupportedArchs(all.data());
+        const auto after = std::upper_bound(all.begin(), all.end(), capability);
+        if (after == all.begin())
+            fail(Kind::device, "[tensora] CUDA's run-time compiler ", major, '.', minor,
+                 " does not compile for compute capability ", capability / 10, '.', capability % 10,
+                 "; install an older one, as nvidia-cuda-nvrtc-cu12");
+        return text(after[-1] == capability ? "sm_" : "compute_", after[-1]);
+    }
+
+  private:
+    /// Name of the compiler's package for the driver.
+    static const char* package() {
+        return newest_major() == 12 ? "nvidia-cuda-nvrtc-cu12" : "nvidia-cuda-nvrtc";
+    }
+
+    void check_version() {
+        nvrtcVersion(&major, &minor);
+        if (major > newest_major() || major < 12)
+            absence = text("CUDA's run-time compiler is of version ", major, '.', minor,
+                           ", and the driver takes code of versions from 12 to ", newest_major(),
+                           "; pip install ", package());
+    }
+
+    void find_all() {
 #define FIND(name) find(name, #name)
         FIND(nvrtcVersion), FIND(nvrtcCreateProgram), FIND(nvrtcCompileProgram), FIND(nvrtcGetCUBINSize);
         FIND(nvrtcGetCUBIN), FIND(nvrtcGetPTXSize), FIND(nvrtcGetPTX), FIND(nvrtcGetProgramLogSize);
         FIND(nvrtcGetProgramLog), FIND(nvrtcDestroyProgram), FIND(nvrtcGetErrorString);
+        FIND(nvrtcGetNumSupportedArchs), FIND(nvrtcGetSupportedArchs);
 #undef FIND
     }
 
-  private:
     template <typename Pointer>
     void find(Pointer& pointer, const char* name) {
         pointer = reinterpret_cast<Pointer>(symbol(library, name));
@@ -114,7 +155,8 @@ class Program {
 
     void compile(const std::string& architecture) {
         const std::string target = "--gpu-architecture=" + architecture;
-        const char* const options[] = {target.c_str(), "--std=c++20", "-default-device", "-w"};
+        // Without contraction, an element has the same bits in a fused kernel and on its own.
+        const char* const options[] = {target.c_str(), "--std=c++20", "-default-device", "-w", "-fmad=false"};
         if (nvrtc().nvrtcCompileProgram(program_, int(std::size(options)), options) == 0) return;
         fail(Kind::device, "[CUDA] a kernel does not compile for ", architecture, ":\n",
              read(nvrtc().nvrtcGetProgramLogSize, nvrtc().nvrtcGetProgramLog));
@@ -148,9 +190,7 @@ uint64_t hash_of(const std::string& bytes, uint64_t hash) {
 }
 
 std::string file_name(const std::string& text, const std::string& architecture) {
-    int major = 0, minor = 0;
-    nvrtc().nvrtcVersion(&major, &minor);
-    std::string all = tensora::text(architecture, '/', major, '.', minor, '/', text);
+    std::string all = tensora::text(architecture, '/', nvrtc().major, '.', nvrtc().minor, '/', text);
     for (int i = 0; i < n_carried; ++i) all += carried()[i].text;
     char name[64];
     std::snprintf(name, sizeof(name), "%016llx%016llx.cubin",
@@ -179,15 +219,70 @@ void keep_code(const std::filesystem::path& path, const std::string& code) {
         std::filesystem::remove(partial, ignored);
 }
 
-std::string code_for(const std::string& text, const std::string& architecture) {
-    if (kernel_folder().empty()) return ++counts.compiled, compile(text, architecture);
-    const std::filesystem::path path = std::filesystem::path(kernel_folder()) / file_name(text, architecture);
-    std::string code = kept_code(path);
-    if (!code.empty()) return ++counts.loaded, code;
-    code = compile(text, architecture);
+/// Machine code of a text, and its file in the folder of kernels.
+struct Code {
+    std::string code;
+    std::filesystem::path path;  ///< empty: there is no folder
+    bool loaded = false;         ///< from the file
+};
+
+Code compiled_code(const std::string& text, const std::string& architecture, std::filesystem::path path) {
+    std::string code = compile(text, architecture);
     ++counts.compiled;
-    keep_code(path, code);
-    return code;
+    if (!path.empty()) keep_code(path, code);
+    return {std::move(code), std::move(path), false};
+}
+
+Code code_for(const std::string& text, const std::string& architecture) {
+    if (kernel_folder().empty()) return compiled_code(text, architecture, {});
+    std::filesystem::path path = std::filesystem::path(kernel_folder()) / file_name(text, architecture);
+    std::string code = kept_code(path);
+    if (code.empty()) return compiled_code(text, architecture, std::move(path));
+    ++counts.loaded;
+    return {std::move(code), std::move(path), true};
+}
+
+/// The name of a kernel in the code, as profilers show it.
+std::string entry_name(const Source& source) {
+    std::string name = text("ts_", source.name);
+    for (char& letter : name)
+        if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
+    return name;
+}
+
+/// A file that does not load is damaged, or of another driver, and is made anew.
+Function load_kernel(int device, const std::string& text, const std::string& name) {
+    const Properties& properties = cuda::properties(device);
+    const std::string architecture = nvrtc().architecture_for(10 * properties.major + properties.minor);
+    const Code code = code_for(text, architecture);
+    try {
+        return load_function(device, code.code, name.c_str());
+    } catch (const Error&) {
+        if (!code.loaded) throw;
+    }
+    return load_function(device, compiled_code(text, architecture, code.path).code, name.c_str());
+}
+
+/// A kernel on a device. Two threads that need it at the same time compile it once.
+struct LoadedKernel {
+    std::atomic<Function> function{nullptr};
+    std::mutex mutex;
+};
+
+LoadedKernel& loaded_kernel(int device, const std::string& text) {
+    static std::mutex mutex;
+    static auto* const all = new std::unordered_map<std::string, LoadedKernel>;
+    std::string key = tensora::text(device, '\n', text);
+    const std::lock_guard lock(mutex);
+    return (*all)[std::move(key)];
+}
+
+void check_arguments(const Source& source, const Arguments& arguments) {
+    constexpr size_t most = 4096;  // before CUDA 12.1, and before compute capability 7.0
+    if (arguments.size() > most)
+        fail(Kind::not_implemented, "[", source.name, "] ", arguments.size(),
+             " bytes of arguments of a CUDA kernel, which takes ", most,
+             "; use fewer tensors or axes in one kernel");
 }
 
 }  // namespace
@@ -214,8 +309,8 @@ std::vector<std::string> carried_names() {
 std::string full_text(const Source& source) {
     return text("#define TENSORA_DEVICE\n#include \"", source.header,
                 "\"\nnamespace accelera::tensora::device {\n", source.declarations,
-                "\nextern \"C\" __global__ void __launch_bounds__(256) kernel(const Arguments a) {\n",
-                source.body, "\n}\n}\n");
+                "\nextern \"C\" __global__ void __launch_bounds__(256) ", entry_name(source),
+                "(const Arguments a) {\n", source.body, "\n}\n}\n");
 }
 
 std::string compile(const std::string& text, const std::string& architecture) {
@@ -230,19 +325,18 @@ void set_kernel_folder(const std::string& path) { kernel_folder() = path; }
 KernelCounts kernel_counts() { return {counts.compiled, counts.loaded}; }
 
 void run_kernel(int device, const Source& source, const Launch& launch_as, Arguments& arguments) {
-    static std::mutex mutex;
-    static auto* const known = new std::unordered_map<std::string, Function>;
-    const std::string text = full_text(source), key = tensora::text(device, '\n', text);
-    Function function = nullptr;
-    {
-        const std::lock_guard lock(mutex);
-        Function& kept = (*known)[key];
-        if (!kept) {
-            const Properties& properties = cuda::properties(device);
-            const std::string architecture = tensora::text("sm_", properties.major, properties.minor);
-            kept = load_function(device, code_for(text, architecture), "kernel");
-        }
-        function = kept;
+    check_arguments(source, arguments);
+    const std::string text = full_text(source);
+    LoadedKernel& kernel = loaded_kernel(device, text);
+    Function function = kernel.function.load(std::memory_order_acquire);
+    if (!function) {
+        if (Watch::is_capturing())
+            fail(Kind::device, "[CUDA] ", source.name, " is not loaded before it goes to a graph");
+        const InterpreterReleased
+            released;  // before the lock: who holds it needs the interpreter's at the end
+        const std::lock_guard lock(kernel.mutex);
+        function = kernel.function.load();
+        if (!function) kernel.function = function = load_kernel(device, text, entry_name(source));
     }
     launch(device, function, source.name, launch_as, arguments.data());
 }

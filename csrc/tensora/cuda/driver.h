@@ -1,7 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,34 @@ namespace accelera::tensora::cuda {
 using Stream = void*;
 using Function = void*;
 
+constexpr int most_devices = 64;
+
 /// Devices that the driver shows; 0 where there is no driver.
 int device_count();
 /// Why there are none.
 std::string absence();
-/// Raises where this device does not exist.
+/// Version of CUDA that the driver has, as 12040 for 12.4; 0 where there is no driver.
+int driver_version();
+/// Raises where this device does not exist, or this process cannot use it.
 void check_device(int device);
+/// Raises in a process that was forked from one that had used the driver.
+void check_process();
+
+/// Make a device's context the thread's current one; returns the one before, for the end.
+void* enter_context(int device);
+void leave_context(void* before);
+
+class UsedDevice;
+/// While it lives, a device's context is the thread's current one: for libraries that take it from there.
+class ContextScope {
+  public:
+    explicit ContextScope(int device);
+    ~ContextScope();
+    ContextScope(const ContextScope&) = delete;
+
+  private:
+    std::unique_ptr<UsedDevice> used_;
+};
 
 struct Properties {
     std::string name;
@@ -40,12 +63,15 @@ void give_to_pool(int device, char* memory, Stream stream);
 /// The same, or a block of the steps that are watched (see graph.h).
 char* take_memory(int device, int64_t nbytes);
 void give_memory(int device, char* memory, Stream stream);
-/// What the pool keeps goes back to the device.
+/// What the pool keeps goes back to the device, after all work or without a wait.
 void trim_pool(int device);
+void release_cached(int device);
 
 /// The stream that this thread's operations on a device go to.
 Stream current_stream(int device);
 void set_stream(int device, Stream stream);  ///< null: the device's own again
+/// The same, but while the thread captures a graph the one that it gave work to before.
+Stream caller_stream(int device);
 /// One of the device's other streams, which are few and never end.
 Stream make_stream(int device);
 /// What comes to `later` waits for what was given to `earlier` so far.
@@ -55,6 +81,14 @@ void wait_for(int device, Stream stream);
 void synchronize(int device);
 /// Wait for a stream, and raise nothing.
 void finish(int device, Stream stream) noexcept;
+
+/// Call `release` once what a stream was given so far is done: now, or in a later call of one of these
+/// functions and of those that wait.
+void release_after(int device, Stream stream, std::function<void()> release);
+void release_finished();
+/// What comes to `later` waits for what an importer's stream was given so far. Raises nothing: where the
+/// importer's stream takes no event, all work of the device ends here.
+void order_after_importer(int device, Stream importer, Stream later) noexcept;
 
 /// Memory of the host that a device's copies reach without a detour; null when there is none.
 char* take_host_memory(int device, int64_t nbytes);
@@ -86,12 +120,16 @@ void begin_graph(int device);
 /// Its end, and where it is to be `used` the graph made ready; null where it is not.
 void* end_graph(int device, bool used);
 void launch_graph(int device, void* graph);
-void drop_graph(void* graph) noexcept;
+void drop_graph(int device, void* graph) noexcept;
 
 /// A function of a library that is loaded while running, or null.
 void* symbol(void* library, const char* name);
 /// The first of these libraries that is there, or null. The system's come first, then those of packages.
-void* open_library(std::initializer_list<const char*> names);
+void* open_library(const std::vector<std::string>& names);
+/// Names of a library of CUDA in the versions that the driver takes code of, newest first.
+std::vector<std::string> versions_of(const std::string& library);
+/// Newest major version of CUDA that the driver takes code of; the newest known without a driver.
+int newest_major();
 /// Set the files of libraries that came in packages.
 void set_packaged_libraries(const std::vector<std::string>& paths);
 

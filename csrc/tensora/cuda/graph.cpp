@@ -87,7 +87,7 @@ Graph::Graph(StepMemory& memory, const std::function<void()>& give_work) : devic
 
 Graph::~Graph() {
     if (stream_) finish(device_, stream_);
-    drop_graph(handle_);
+    drop_graph(device_, handle_);
 }
 
 void Graph::launch() {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <utility>
 
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
@@ -24,29 +26,35 @@ struct Cublas {
                 int lda, long long a_step, const void* b, int b_type, int ldb, long long b_step,
                 const void* beta, void* c, int c_type, int ldc, long long c_step, int batch, int compute,
                 int algorithm) = nullptr;
-    std::array<Handle, Device::most> handles{};
+    const char* (*status_words)(int) = nullptr;
+    // Streams that share a handle share its workspace, and sums of products then depend on their timing.
+    std::map<std::pair<int, Stream>, Handle> handles;
     std::mutex mutex;  // a handle serves one thread at a time
 
     Cublas() {
-        library = open_library({"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+        library = open_library(versions_of("libcublas.so"));
         if (!library)
-            fail(Kind::device,
-                 "[tensora] cuBLAS (libcublas.so) is not found; install the CUDA toolkit, or pip install "
-                 "nvidia-cublas");
+            fail(Kind::device, "[tensora] cuBLAS (libcublas.so) of a version from 12 to ", newest_major(),
+                 " is not found; install the CUDA toolkit, or pip install nvidia-cublas",
+                 newest_major() == 12 ? "-cu12" : "");
+        find(status_words, "cublasGetStatusString");
         find(create, "cublasCreate_v2");
         find(set_stream, "cublasSetStream_v2");
         find(gemm, "cublasGemmStridedBatchedEx");
     }
 
+    /// The device's context is the current one.
     Handle handle(int device) {
-        Handle& one = handles[size_t(device)];
-        if (!one) check(create(&one), "to start cuBLAS");
+        Handle& one = handles[{device, caller_stream(device)}];
+        if (!one) start(one, device);
         check(set_stream(one, current_stream(device)), "to choose a stream");
         return one;
     }
 
-    static void check(int status, const char* what) {
-        if (status != 0) fail(Kind::device, "[CUDA] ", what, " failed: cuBLAS's status ", status);
+    void check(int status, const char* what) const {
+        if (status != 0)
+            fail(Kind::device, "[CUDA] ", what, " failed: cuBLAS's status ", status, " (",
+                 status_words(status), ")");
     }
 
   private:
@@ -54,6 +62,22 @@ struct Cublas {
     void find(Pointer& pointer, const char* name) {
         pointer = reinterpret_cast<Pointer>(symbol(library, name));
         if (!pointer) fail(Kind::device, "[tensora] the cuBLAS that is installed has no ", name);
+    }
+
+    /// cuBLAS says of too little memory that it was not initialized: then once more, with all that is free.
+    void start(Handle& one, int device) {
+        constexpr int not_initialized = 1;
+        int status = create(&one);
+        if (status == not_initialized) {
+            finish(device, current_stream(device));  // with the interpreter's lock, as this one is held
+            release_cached(device);
+            status = create(&one);
+        }
+        if (status == not_initialized)
+            fail(Kind::device_memory, "[CUDA] to start cuBLAS failed: cuBLAS's status 1 (",
+                 status_words(status), "), as where the device has too little memory; ",
+                 free_bytes(device).on_device, " bytes are free");
+        check(status, "to start cuBLAS");
     }
 };
 
@@ -115,7 +139,9 @@ Matrices matrices(const T& given, DType dtype, const Dims& batch) {
         const bool unit = t.strides()[n - fast] == 1 || t.shape()[n - fast] == 1;
         return unit && (t.shape()[n - slow] == 1 || t.strides()[n - slow] >= t.shape()[n - fast]);
     };
-    if (!(lies(*x, 1, 2) || lies(*x, 2, 1)) || !batch_step(*x, batch)) {
+    // cuBLAS does not define matrices of a batch in reverse order.
+    const auto even = [&](const Tensor& t) { return batch_step(t, batch).value_or(-1) >= 0; };
+    if (!(lies(*x, 1, 2) || lies(*x, 2, 1)) || !even(*x)) {
         Dims shape = batch;
         shape.push_back(x->shape()[x->dims() - 2]);
         shape.push_back(x->shape().back());
@@ -146,13 +172,14 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
     const int type = data_type(dtype), device = out.device().index;
     const char *a_data = a.tensor->device_bytes(), *b_data = b.tensor->device_bytes();
     char* const c_data = out.device_bytes();
+    const ContextScope context(device);
     const std::lock_guard lock(cublas().mutex);
     // By columns, as cuBLAS counts, the product of the transposed ones the other way round.
-    Cublas::check(cublas().gemm(cublas().handle(device), b.operation, a.operation, int(columns), int(rows),
-                                int(inner), alpha, b_data, type, int(b.leading), b.step, a_data, type,
-                                int(a.leading), a.step, add ? alpha : zero, c_data, type, int(columns),
-                                rows * columns, int(batch), compute_type(dtype), default_algorithm),
-                  "a product of matrices");
+    cublas().check(cublas().gemm(cublas().handle(device), b.operation, a.operation, int(columns), int(rows),
+                                 int(inner), alpha, b_data, type, int(b.leading), b.step, a_data, type,
+                                 int(a.leading), a.step, add ? alpha : zero, c_data, type, int(columns),
+                                 rows * columns, int(batch), compute_type(dtype), default_algorithm),
+                   "a product of matrices");
 }
 
 }  // namespace

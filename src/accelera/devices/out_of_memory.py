@@ -13,11 +13,14 @@ _WORDS = re.compile(
     r"|CUDNN_STATUS_NOT_SUPPORTED.*non-contiguous|cudaErrorMemoryAllocation|RMM failure.*memory limit"
     r"|BFCArena.*smaller than requested|Failed to allocate memory for requested buffer"
     r"|unable to find an engine to execute this computation|OutOf(Device|Host)?Memory\b"
-    r"|Device memory allocation of size \d+ failed|CallbackErrorOutOfMemory",
+    r"|Device memory allocation of size \d+ failed|CallbackErrorOutOfMemory"
+    r"|BLAS_STATUS_NOT_INITIALIZED.*blas(Lt)?Create|CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)"
+    r"|CUSOLVER_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR).*cusolver\w*Create",
     re.IGNORECASE,
 )
 """PyTorch's allocators, cuBLAS and its kin, Level Zero, HIP, OpenCL, XLA, TensorFlow, RMM, ONNX Runtime,
-Vulkan and Metal. cuDNN says of a copy that did not fit that it is not contiguous, or finds no engine."""
+Vulkan and Metal. cuDNN says of a copy that did not fit that it is not contiguous, or finds no engine. Without
+memory for their handles, it, cuBLAS and cuSOLVER report an internal error or a missing initialization."""
 _RMM = re.compile(r"std::bad_alloc: (out_of_memory|CUDA error|RMM failure)")
 """RMM and cuDF raise ``MemoryError`` with these words, which nothing on the CPU says."""
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelera import settings
+from accelera.errors import ArgumentError
 from accelera.tensora.core import native
 
 __all__ = [
+    "ExternalStream",
     "Properties",
     "Stream",
     "absence",
@@ -24,6 +26,7 @@ __all__ = [
     "is_available",
     "kernel_counts",
     "memory_free",
+    "memory_used",
     "stream",
     "synchronize",
 ]
@@ -66,6 +69,11 @@ def memory_free(device: Any = "cuda") -> int:
     return int(native.cuda_free_bytes(str(device)))
 
 
+def memory_used(device: Any = "cuda") -> int:
+    """Return the bytes of a device in use by all processes: tensors, caches, contexts and libraries."""
+    return int(get_device_properties(device).total_memory) - memory_free(device)
+
+
 def synchronize(device: Any = "cuda") -> None:
     """Wait until a device has done all that it was given."""
     native.cuda_synchronize(str(device))
@@ -92,9 +100,46 @@ class Stream:
         """Make later work of this stream wait for the work submitted to `other` so far."""
         native.cuda_order_streams(self.device, other.handle, self.handle)
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of this protocol, and the stream's handle, for other libraries."""
+        return 0, self.handle
+
     def synchronize(self) -> None:
         """Wait until the stream has done all that it was given."""
         native.cuda_wait_for(self.device, self.handle)
+
+
+class ExternalStream(Stream):
+    """Stream that another library made, such as ``torch.cuda.current_stream()`` or a stream of CuPy.
+
+    Operations in ``with stream(ExternalStream(...)):`` are in order with the other library's on that stream.
+    It has to exist for as long as tensors that were used on it.
+
+    Parameters
+    ----------
+    handle
+        The stream's handle, an integer: ``torch.cuda.Stream.cuda_stream``, ``cupy.cuda.Stream.ptr``; or an
+        object with ``__cuda_stream__``.
+    device
+        "cuda" or "cuda:1": the stream's device.
+
+    Raises
+    ------
+    TypeError
+        If the handle is neither.
+
+    """
+
+    def __init__(self, handle: Any, device: Any = "cuda") -> None:
+        self.device = native.device_named(str(device))
+        if hasattr(handle, "__cuda_stream__"):
+            handle = handle.__cuda_stream__()[1]
+        if not isinstance(handle, int):
+            raise ArgumentError(
+                f"[ExternalStream] a stream of type {type(handle).__name__}; expected an integer handle, or "
+                "an object with __cuda_stream__"
+            )
+        self.handle = handle
 
 
 class _CurrentStream(Stream):

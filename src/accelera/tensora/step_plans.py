@@ -23,8 +23,17 @@ differ from run to run; only ratios of these matter."""
 CUDA_FLOPS_PER_SECOND = 2.0e13
 CUDA_BYTES_PER_SECOND = 1.0e12
 CUDA_SECONDS_PER_OPERATION = 5e-6
-CUDA_SPILL_SECONDS_PER_BYTE = 2 / 1.2e10
-"""The same of a CUDA device, with memory of the host instead of a file."""
+CUDA_SPILL_SECONDS_PER_BYTE = 2 / 2.5e10
+"""The same of a CUDA device, with memory of the host over PCI Express 4 instead of a file."""
+CUDA_FLOPS_PER_SECOND_OF_OPERATION = {
+    "conv": 2.0e12,
+    "conv_input": 2.0e12,
+    "conv_weight": 2.5e11,
+    "attention": 5.0e12,
+    "attention_backward": 5.0e12,
+}
+"""Operations whose kernels are far slower than products, so that repeating them costs more: estimates from
+their machine code, not measured on a device."""
 FATES = ("keep", "recompute", "recompute", "offload", "pack")
 """Names by the planner's numbers; the second "recompute" also drops the intermediate results."""
 
@@ -147,10 +156,16 @@ class StepPlans(PlanFrontier):
 def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
     """Return the estimated time of each operation of a logged step, in seconds."""
     cpu = device == "cpu"
-    compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
+    compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else _cuda_rates(columns))
     moved = np.asarray(columns["moved_bytes"], "float64")
     memory = moved / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
     return np.maximum(compute, memory) + (SECONDS_PER_OPERATION if cpu else CUDA_SECONDS_PER_OPERATION)
+
+
+def _cuda_rates(columns: dict[str, Any]) -> Any:
+    """Return the rate of each operation on a CUDA device, in operations on numbers per second."""
+    rates = CUDA_FLOPS_PER_SECOND_OF_OPERATION
+    return np.asarray([rates.get(name, CUDA_FLOPS_PER_SECOND) for name in columns["names"]], "float64")
 
 
 def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:

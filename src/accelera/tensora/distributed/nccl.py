@@ -5,10 +5,11 @@ Only what a group needs is declared here, after NCCL's documentation of its C in
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +101,18 @@ def _check(result: int, op: str) -> None:
         raise ClusterError(f"[{op}] NCCL failed: {reason}; NCCL_DEBUG=WARN in the environment tells more")
 
 
-def _set_device(device: str, op: str) -> None:
-    """Make a device the current one of this thread, which NCCL uses."""
+@contextlib.contextmanager
+def _current_device(device: str, op: str) -> Iterator[None]:
+    """Make a device the current one of this thread, which NCCL uses, and then the one from before."""
     if not cuda.is_available():
         raise BackendMissingError(
-            f"[{op}] {device} was asked for, and there is no CUDA device ({cuda.absence()}); train on the CPU"
+            f"[{op}] {device} was requested, and there is no CUDA device ({cuda.absence()}); train on the CPU"
         )
-    native.cuda_synchronize(device)
+    before = native.cuda_enter_context(device)
+    try:
+        yield
+    finally:
+        native.cuda_leave_context(before)
 
 
 def _address(tensor: Any) -> int:
@@ -140,28 +146,32 @@ class NcclCommunicator:
     """
 
     def __init__(self, device: str, mark: bytes, rank: int, size: int) -> None:
-        _set_device(device, "nccl")
         self._device = device
         self._stream = cuda.Stream(device)
         self._handle = ctypes.c_void_p()
         given = _UniqueId.from_buffer_copy(mark)
-        _check(_library().ncclCommInitRank(ctypes.byref(self._handle), size, given, rank), "nccl")
+        with _current_device(device, "nccl"):
+            _check(_library().ncclCommInitRank(ctypes.byref(self._handle), size, given, rank), "nccl")
 
     @staticmethod
     def new_mark(device: str) -> bytes:
         """Return the address of a new communicator, for all its ranks."""
-        _set_device(device, "nccl")
         mark = _UniqueId()
-        _check(_library().ncclGetUniqueId(ctypes.byref(mark)), "nccl")
+        with _current_device(device, "nccl"):
+            _check(_library().ncclGetUniqueId(ctypes.byref(mark)), "nccl")
         return bytes(mark)
 
     def all_reduce(self, tensor: Any, op: str) -> Callable[[], None]:
-        """Begin to replace a tensor by its sum or maximum over ranks; return a function that waits for it."""
+        """Begin to replace a tensor by its sum or maximum over ranks; return a function that waits for it.
+
+        The sum of Booleans is true where one of them is.
+        """
         kind = tensor.dtype.name
         if kind not in _TYPES:
             raise ArgumentError(f"[all_reduce] NCCL knows no {kind}; known are {', '.join(sorted(_TYPES))}")
         count = tensor.size * (2 if kind.startswith("complex") else 1)
-        return self._begin("all_reduce", tensor, count, _TYPES[kind], _OPERATIONS[op])
+        operation = _OPERATIONS["max" if kind == "bool" else op]  # bytes that are summed could become 0
+        return self._begin("all_reduce", tensor, count, _TYPES[kind], operation)
 
     def broadcast(self, tensor: Any, source: int) -> Callable[[], None]:
         """Begin to replace a tensor by that of one rank; return a function that waits for it."""
@@ -176,10 +186,12 @@ class NcclCommunicator:
     def _begin(self, op: str, tensor: Any, count: int, kind: int, fifth: int) -> Callable[[], None]:
         library = _library()
         call = library.ncclAllReduce if op == "all_reduce" else library.ncclBroadcast
-        address, current = _address(tensor), cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
+        self._stream.wait_stream(cuda.current_stream(self._device))
+        with cuda.stream(self._stream):
+            address = _address(tensor)  # whose memory belongs to this stream then, also where it is released
         stream = ctypes.c_void_p(self._stream.handle)
-        _check(call(address, address, count, kind, fifth, self._handle, stream), op)
+        with _current_device(self._device, op):
+            _check(call(address, address, count, kind, fifth, self._handle, stream), op)
 
         def wait(_kept: Any = tensor) -> None:
             cuda.current_stream(self._device).wait_stream(self._stream)
