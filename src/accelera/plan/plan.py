@@ -12,6 +12,7 @@ from typing import Any, final
 
 from accelera.atomic import atomic_write
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
+from accelera.json_values import parse_json
 from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.limits import Eviction
 from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
@@ -73,7 +74,7 @@ class SavedPlan:
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"[plan] {path} cannot be read: {error}; give what Plan.save wrote") from error
         try:
-            found = json.loads(text)
+            found = parse_json(text)
             version = found.pop("accelera_plan")
             sound = version != FORMAT or _has_fields(found)
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -12,6 +12,7 @@ from torch import nn
 
 from accelera.atomic import atomic_write
 from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.json_values import parse_json
 from accelera.offload.backing import FileRegion, OpenFile
 from accelera.offload.tensor import OffloadedTensor, as_mapped
 from accelera.stores import TensorEntry, tensor_entries
@@ -134,7 +135,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _indexed(folder: Path) -> list[Path]:
     try:
-        by_name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        by_name = parse_json((folder / INDEX).read_bytes())["weight_map"]
         files = sorted({folder / str(file) for file in by_name.values()})
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StoreFormatError(

@@ -70,8 +70,8 @@ class LlamaConfig(CausalLanguageModelConfig):
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Any:
         """Configuration from the entries of a ``config.json``; newer ones have all of rotation together."""
-        rotation = given.get("rope_parameters")
-        if not rotation:
+        rotation = given.get("rope_parameters") if isinstance(given, Mapping) else None
+        if not isinstance(rotation, Mapping) or not rotation:
             return super().from_dict(given)
         theta = rotation.get("rope_theta", cls.rope_theta)
         return super().from_dict({**given, "rope_theta": theta, "rope_scaling": rotation})

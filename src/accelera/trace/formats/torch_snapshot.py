@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from accelera._native import find_oversized_opcode
 from accelera.errors import TraceFormatError
+from accelera.json_values import shown
 from accelera.trace.access import Kind
-from accelera.trace.columns import BadCell, shown
+from accelera.trace.columns import BadCell
 from accelera.trace.formats.json import document_of
 from accelera.trace.trace import Trace
 
