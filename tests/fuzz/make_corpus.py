@@ -63,7 +63,8 @@ def trace_seeds() -> Seeds:
         "trace_oracle_general": {"records": written(".oracleGeneral")},
         "trace_parquet": {"full": written(".parquet")},
         "trace_torch_pickle": {
-            f"protocol-{version}": pickle.dumps(SNAPSHOT, version) for version in (0, 2, 4, 5)
+            **{f"protocol-{version}": pickle.dumps(SNAPSHOT, version) for version in (0, 2, 4, 5)},
+            "memo": b"(dp0\nVdevice_traces\np1\n(lp2\n(lp3\nas.",
         },
         "trace_torch_json": {"snapshot": _json(SNAPSHOT)},
     }
@@ -143,6 +144,7 @@ def array_seeds() -> Seeds:
             "offset": _joined(b"2x3", b">i2", b"8", b"20"),
             "bfloat16": _joined(b"3", b"bfloat16", b"1", b"7"),
         },
+        "array_key": {str(number): name for number, name in enumerate((b"x", b"group/x", b"y.z", b"../a"))},
         "array_path": {
             str(number): name
             for number, name in enumerate(
@@ -170,6 +172,9 @@ def plan_seeds() -> Seeds:
         "plan_transpose": engine.plan_evaluate(lazy(a).transpose((1, 0)), budget=BUDGET),
     }
     seeds = {name: {"plan": _file(plan.save, ".json")} for name, plan in plans.items()}
+    # A transpose is planned as an evaluation, and names its own operation.
+    transposed = seeds["plan_transpose"]["plan"].replace(b'"evaluate"', b'"transpose"')
+    seeds["plan_transpose"]["plan"] = transposed
     everything = {name: each["plan"] for name, each in seeds.items()}
     found = advise(generate_synthetic_trace(num_layers=1), "50%")
     rates = {
@@ -275,8 +280,10 @@ def program_seeds() -> Seeds:
 
     program = (
         b"import torch\n\ndef f(x, *rest, k=3):\n    y = torch.relu(x @ x) + 1\n    for i in range(4):\n"
-        b"        y = y * 2 if i else torch.sum(y)\n    while k:\n        k -= 1\n    return [z for z in y]\n\n"
-        b"class C:\n    async def g(self):\n        match self:\n            case [a, *_]: return lambda b: a\n"
+        b"        y = y * 2 if i else torch.sum(y)\n    while k:\n        k -= 1\n"
+        b"    return [z for z in y]\n\n"
+        b"class C:\n    async def g(self):\n        match self:\n"
+        b"            case [a, *_]: return lambda b: a\n"
     )
     cpp = b"#include <vector>\nfor (int i = 0; i < n; ++i) { if (a[i] > 0) sum += a[i] * b[i]; }\n"
     model = train_scorer([generate_synthetic_trace(num_layers=1)], rounds=1).encode()

@@ -27,8 +27,9 @@ EXTREME_VALUES: tuple[Any, ...] = (
     [0] * 40, ["x"] * 3, [[0, 1]], [1, 2], {"a": {"b": {}}}, [[[[[[[[]]]]]]]],
 )  # fmt: skip
 TOKENS = (
-    b"\0", b"\n", b"\r\n", b"\r", b",", b'"', b"'", b"{", b"}", b"[", b"]", b":", b"::", b"\xff", b"\xef\xbb\xbf",
-    b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"%", b"/", b"../", b"~", b"~x/", b"[" * 30000,
+    b"\0", b"\n", b"\r\n", b"\r", b",", b'"', b"'", b"{", b"}", b"[", b"]", b":", b"::", b"\xff",
+    b"\xef\xbb\xbf", b"\\u0000", b"\\ud800", b"null", b"true", b"NaN", b"%", b"/", b"../", b"~", b"~x/",
+    b"[" * 30000,
     b'{"a":' * 10000, b"(" * 300, b"-" * 2000, b"9" * 4301, b" " * 5000,
 )  # fmt: skip
 _LONGEST = 1 << 16
@@ -141,7 +142,7 @@ def _changed(draw: Draw, value: Any) -> Any:
     if action == "remove":
         return value[:place] + value[place + 1 :]
     if action == "double":
-        return value[:place] + [value[place]] + value[place:]
+        return [*value[:place], value[place], *value[place:]]
     if action == "swap":
         return [*value[place:], *value[:place]]
     return [*value[:place], _changed(draw, value[place]), *value[place + 1 :]]

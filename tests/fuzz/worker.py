@@ -16,7 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.fuzz.harness import CORPUS, RESOURCES, FuzzFinding, FuzzTarget, all_targets, check, memory_limit
+from tests.fuzz.harness import CORPUS, RESOURCES, FuzzFinding, FuzzTarget, all_targets, check, load, memory_limit
 
 HANG_S = 60
 """Seconds after which an input counts as a hang and the process ends."""
@@ -150,8 +150,7 @@ def main(family: str, name: str, seconds: str, engine: str, folder: str) -> None
             target = all_targets([family])[name]
     else:
         target = all_targets([family])[name]
-    for data in target.corpus:  # imports and caches are no cost of an input
-        target_quietly(target, data)
+    load(target)
     collector = FindingCollector(target, Path(folder))
     with memory_limit():
         if engine == "atheris":
@@ -160,14 +159,6 @@ def main(family: str, name: str, seconds: str, engine: str, folder: str) -> None
             run_hypothesis(target, collector, float(seconds))
     collector.write_summary()
     RESOURCES.close()
-
-
-def target_quietly(target: FuzzTarget, data: bytes) -> None:
-    """Execute a seed once, whatever it raises, to load what the target needs."""
-    try:
-        target.execute(data)
-    except Exception:
-        return
 
 
 if __name__ == "__main__":

@@ -300,8 +300,8 @@ class CopilotClient:
         location = reply.headers.get("location")
         if location is None:
             raise ServiceError(
-                f"[client] the reply to POST /v1/{kind} names no job: there is no Location header; the service "
-                "may be of another version"
+                f"[client] the reply to POST /v1/{kind} has no Location header, expected that of a job; the "
+                "service may be of another version"
             )
         return self.job(location.rpartition("/")[2])
 
@@ -447,8 +447,8 @@ class CopilotClient:
         listed = member_of(self._transport.get(f"/v1/{name}", limit=limit, offset=offset), name)
         if not isinstance(listed, list):
             raise ServiceError(
-                f"[client] {name} of the reply are {shown(listed, repr)}, expected a list; the service may be "
-                "of another version"
+                f"[client] {name} of the reply are {shown(listed, repr)}, expected a list; the service may "
+                "be of another version"
             )
         return listed
 

@@ -97,7 +97,7 @@ class Transport:
 
 
 def content_of(reply: httpx.Response) -> Any:
-    """Return the JSON of a reply; raises ServiceError for a reply that is not JSON, such as a proxy's page."""
+    """Return the JSON of a reply; raises ServiceError for one that is not JSON, such as a proxy's page."""
     return _parsed(f"the reply to {reply.request.method} {reply.request.url.path}", reply.content)
 
 
@@ -114,8 +114,8 @@ def member_of(content: Any, name: str) -> Any:
     """Return a member of a JSON object; raises ServiceError for other content, or without the member."""
     if not isinstance(content, dict) or name not in content:
         raise ServiceError(
-            f"[client] the reply is {shown(content, repr)}, expected an object with {name!r}; the service may "
-            "be of another version"
+            f"[client] the reply is {shown(content, repr)}, expected an object with {name!r}; the service "
+            "may be of another version"
         )
     return content[name]
 

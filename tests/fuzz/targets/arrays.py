@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
+from accelera.errors import AcceleraError
 from accelera.stores import create_store, open_store
 from accelera.stores.opening import split_key
 from accelera.stores.safetensors import tensor_names
-from tests.fuzz.harness import fuzz_target, is_small, parts_of, temporary_file, temporary_folder, text_of
-
+from tests.fuzz.harness import RESOURCES, fuzz_target, is_small, parts_of, temporary_file, temporary_folder, text_of
 
 MOST_CHUNKS = 500
 """Each chunk takes a fraction of a millisecond, whatever its size."""
@@ -94,6 +98,29 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
+
+
+@functools.cache
+def _files_with_members() -> Path:
+    """Return a folder of files that hold several arrays, and of a Zarr group."""
+    import h5py
+    import zarr
+
+    folder = Path(RESOURCES.enter_context(tempfile.TemporaryDirectory(prefix="accelera-fuzz-")))
+    RESOURCES.callback(_files_with_members.cache_clear)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("group/x", data=np.zeros(3))
+    safetensors.numpy.save_file({"x": np.zeros(3), "y.z": np.ones(2)}, folder / "a.safetensors")
+    zarr.open_group(folder / "a.zarr", mode="w").create_array("x", shape=(2,), dtype="float32")
+    return folder
+
+
+@fuzz_target(examples=100)
+def array_key(data: bytes) -> None:
+    """The name of one array in a file that holds several."""
+    for name in ("a.h5", "a.safetensors", "a.zarr"):
+        with contextlib.suppress(AcceleraError):
+            _open_and_read(_files_with_members() / name, key=text_of(data))
 
 
 @fuzz_target(examples=150)

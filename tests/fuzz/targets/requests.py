@@ -49,7 +49,9 @@ def http_upload(data: bytes) -> None:
     """A trace of any format under a name."""
     name, content = parts_of(data, 2)
     headers = {"content-type": "application/octet-stream"}
-    reply = _service().post("/v1/traces", params={"name": text_of(name)}, content=content, headers=headers)
+    reply = _service().post(
+        "/v1/traces", params={"name": text_of(name)[:MOST_PATH]}, content=content, headers=headers
+    )
     assert reply.status_code < 500, reply.text
 
 

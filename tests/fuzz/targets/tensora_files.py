@@ -1,4 +1,4 @@
-"""Readers of Tensora's files: tensors, checkpoints of a training, language models with their configuration."""
+"""Readers of Tensora's files: tensors, checkpoints of a training, language models."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class PerformanceHistory:
             self._begin_s, self._entries = _begin_seconds(state), _entries(state)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             _LOGGER.debug("the measured rates in %s are not used: %r", path, error)
 
 

@@ -57,8 +57,8 @@ def architecture_of(folder: Path, config: Any) -> Any:
 
     Raises StoreFormatError when it names none, UnknownNameError when transformers does not have it.
     """
-    names = getattr(config, "architectures", None) or []
-    if not names:
+    names = getattr(config, "architectures", None)
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise StoreFormatError(
             f"[offload_checkpoint] {folder} has no config.json that names an architecture; give model_class"
         )

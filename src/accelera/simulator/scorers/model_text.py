@@ -1,7 +1,7 @@
 """Check of a model in LightGBM's text form, before LightGBM reads it.
 
-LightGBM trusts its model files: a wrong count ends the process, and a wrong index of a child or a feature reads
-memory out of bounds. Here every value is checked, and the text is written again from the checked values.
+LightGBM trusts its model files: a wrong count ends the process, and a wrong index of a child or a feature
+reads memory out of bounds. Here every value is checked, and the text is written again from the checked values.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _tree(entries: Mapping[str, str], number: int, features: int) -> str:
 
 
 def _check_children(entries: Mapping[str, str], leaves: int) -> None:
-    """Raise ArgumentError unless every node but the first, and every leaf, is the child of one earlier node."""
+    """Raise ArgumentError unless each leaf, and each node but the first, is the child of one earlier node."""
     nodes = leaves - 1
     sides = [_whole_numbers(entries, f"{side}_child", nodes, -leaves, leaves) for side in ("left", "right")]
     children = [child for side in sides for child in side]
@@ -111,7 +111,7 @@ def _check_children(entries: Mapping[str, str], leaves: int) -> None:
 
 
 def _column(entries: Mapping[str, str], name: str, count: int) -> str:
-    """Return a list of ``count`` numbers as text; one of a single leaf may be empty, as LightGBM writes it."""
+    """Return ``count`` numbers as text; the column of a single leaf may be empty, as LightGBM writes it."""
     if not entries.get(name) and count <= 1 and name != "leaf_value":
         return ""
     return " ".join((_finite_numbers if name in _REAL else _any_whole_numbers)(entries, name, count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -62,7 +63,7 @@ _FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Condition of a field's value, and its description, by the annotation of the field."""
 
 
-class CausalLanguageModelConfig:
+class CausalLanguageModelConfig(ABC):
     """Base of the configurations, which are frozen dataclasses with the names of ``config.json``.
 
     Raises ArgumentError for a field of the wrong type, a count below 1 and a number that is not finite.
@@ -77,6 +78,10 @@ class CausalLanguageModelConfig:
                     f"[{type(self).__name__}] {field.name} is {shown(value, repr)}, expected {expected}; "
                     "correct the configuration"
                 )
+
+    @abstractmethod
+    def matrix_elements(self) -> int:
+        """Return the number of elements of all weight matrices; scales and biases are not counted."""
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Any:
@@ -257,6 +262,7 @@ class CausalLanguageModel(Module, ABC):
         place = Path(folder)
         files = _weight_files(place)
         config = cls.config_class.from_dict(_document(place / "config.json"))
+        _check_size(place, config, files)
         kind = _floating_type(files[0]) if dtype is None else dtypes.as_dtype(dtype)
         made: Any = cls
         model = made(config, device=device, dtype=kind)
@@ -325,11 +331,22 @@ def _indexed_names(index: Path) -> list[str]:
     names = [*by_tensor.values()] if isinstance(by_tensor, dict) else []
     outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
     if not names or outside:
+        named = shown(outside[0], repr) if outside else "no files"
         raise ArgumentError(
-            f"[from_pretrained] {index} names {shown(outside[0], repr) if outside else 'no files'}; its weight_map "
-            "must name files of its folder"
+            f"[from_pretrained] {index} names {named}; its weight_map must name files of its folder"
         )
     return sorted(set(names))
+
+
+def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[TensorFile]) -> None:
+    """Raise ArgumentError before memory is allocated for a model of which the files lack elements."""
+    stored = sum(math.prod(entry.shape) for file in files for entry in file.entries.values())
+    described = config.matrix_elements()
+    if described > stored:
+        raise ArgumentError(
+            f"[from_pretrained] {folder / 'config.json'} describes a model of at least {described:,} elements, "
+            f"the files have {stored:,}; get the configuration that belongs to the weights"
+        )
 
 
 def _document(path: Path) -> Any:

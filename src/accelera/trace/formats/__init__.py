@@ -17,6 +17,7 @@ from accelera.errors import MissingFileError, StoreError, TraceFormatError, Unkn
 from accelera.extras import needed_for
 from accelera.similar import files_like
 from accelera.trace.trace import Trace
+from accelera.user_paths import user_path
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
     OSError
         There is no such file, or it cannot be read.
     """
-    place = Path(path).expanduser()
+    place = user_path(path, "read_trace")
     nbytes = _size(place)
     module = _chosen(place, format).load()
     if not hasattr(module, "read"):
@@ -113,7 +114,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     OSError
         As ``read_trace`` does.
     """
-    place = Path(path).expanduser()
+    place = user_path(path, "write_trace")
     module = _chosen(place, format).load()
     if not hasattr(module, "write"):
         raise _one_way(place, "written", "read")
