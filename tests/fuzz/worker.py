@@ -16,7 +16,16 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.fuzz.harness import CORPUS, RESOURCES, FuzzFinding, FuzzTarget, all_targets, check, load, memory_limit
+from tests.fuzz.harness import (
+    CORPUS,
+    RESOURCES,
+    FuzzFinding,
+    FuzzTarget,
+    all_targets,
+    check,
+    load,
+    memory_limit,
+)
 
 HANG_S = 60
 """Seconds after which an input counts as a hang and the process ends."""

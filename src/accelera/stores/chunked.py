@@ -46,8 +46,8 @@ class ChunkedStore(Store):
         )
         if min(self.transfer_chunk, default=1) < 1 <= math.prod(self.shape):
             raise StoreFormatError(
-                f"[open_store] {name} has chunks of shape {self.transfer_chunk}, expected lengths of at least 1; "
-                "write the array again"
+                f"[open_store] {name} has chunks of {self.transfer_chunk}, expected lengths of at least "
+                "1; write the array again"
             )
         self._chunk = None if chunk is None else self.transfer_chunk
         self._array: Any = array

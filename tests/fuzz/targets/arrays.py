@@ -16,7 +16,15 @@ from accelera.errors import AcceleraError
 from accelera.stores import create_store, open_store
 from accelera.stores.opening import split_key
 from accelera.stores.safetensors import tensor_names
-from tests.fuzz.harness import RESOURCES, fuzz_target, is_small, parts_of, temporary_file, temporary_folder, text_of
+from tests.fuzz.harness import (
+    RESOURCES,
+    fuzz_target,
+    is_small,
+    parts_of,
+    temporary_file,
+    temporary_folder,
+    text_of,
+)
 
 MOST_CHUNKS = 500
 """Each chunk takes a fraction of a millisecond, whatever its size."""

@@ -148,8 +148,8 @@ def _indexed(folder: Path) -> list[Path]:
         ) from error
     if outside:
         raise StoreFormatError(
-            f"[offload_checkpoint] {folder / INDEX} names {shown(outside[0], repr)}, expected the name of a file "
-            "in its folder; get the checkpoint again"
+            f"[offload_checkpoint] {folder / INDEX} names {shown(outside[0], repr)}, expected the name of a "
+            "file in its folder; get the checkpoint again"
         )
     files = [folder / name for name in names]
     missing = [path.name for path in files if not path.is_file()]

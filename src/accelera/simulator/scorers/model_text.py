@@ -1,7 +1,7 @@
 """Check of a model in LightGBM's text form, before LightGBM reads it.
 
 LightGBM trusts its model files: a wrong count ends the process, and a wrong index of a child or a feature
-reads memory out of bounds. Here every value is checked, and the text is written again from the checked values.
+reads memory out of bounds. Here every value is checked, and the text is written again from checked values.
 """
 
 from __future__ import annotations

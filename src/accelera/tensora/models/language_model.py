@@ -344,8 +344,8 @@ def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[Ten
     described = config.matrix_elements()
     if described > stored:
         raise ArgumentError(
-            f"[from_pretrained] {folder / 'config.json'} describes a model of at least {described:,} elements, "
-            f"the files have {stored:,}; get the configuration that belongs to the weights"
+            f"[from_pretrained] {folder / 'config.json'} describes a model of at least {described:,} "
+            f"elements, the files have {stored:,}; get the configuration that belongs to the weights"
         )
 
 
