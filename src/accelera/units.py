@@ -90,7 +90,7 @@ def parse_share(text: str) -> int | float:
         return parse_fraction(trimmed)
     if _is_number(trimmed) and float(trimmed) % 1:
         raise ArgumentError(
-            f"[units] {shown(text, repr)} is not a size: it is no whole number of bytes; write '1.5GiB' or '50%'"
+            f"[units] {shown(text, repr)} is not a size: no whole number of bytes; write for example '1.5GiB'"
         )
     return parse_bytes(trimmed)
 

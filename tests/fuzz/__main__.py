@@ -18,6 +18,7 @@ from tests.fuzz.harness import FuzzTarget, all_targets
 from tests.fuzz.worker import CURRENT, HANG_S, SUMMARY
 
 ROOT = Path(__file__).parents[2]
+LOG = "log"
 START_S = 120
 """Seconds that a process may take to load the package, in addition to its time."""
 
@@ -59,10 +60,12 @@ def run(target: FuzzTarget, seconds: float, engine: str, folder: Path) -> int:
         engine,
         str(place),
     ]
-    try:
-        status = subprocess.run(command, cwd=ROOT, timeout=seconds + HANG_S + START_S, check=False).returncode
-    except subprocess.TimeoutExpired:
-        status = None
+    limit_s = seconds + HANG_S + START_S
+    with (place / LOG).open("wb") as log:
+        try:
+            status = subprocess.run(command, cwd=ROOT, stderr=log, timeout=limit_s, check=False).returncode
+        except subprocess.TimeoutExpired:
+            status = None
     summary = place / SUMMARY
     findings: dict[str, str] = {}
     if summary.exists():
@@ -74,7 +77,7 @@ def run(target: FuzzTarget, seconds: float, engine: str, folder: Path) -> int:
     crashed = status != 0
     if crashed:
         shutil.copy(place / CURRENT, place / "finding-crash")
-        print(f"{name}: the process ended with status {status}; the input is {place / 'finding-crash'}")
+        print(f"{name}: the process ended with status {status}; see {LOG} and finding-crash in {place}")
     return len(findings) + crashed
 
 

@@ -5,8 +5,8 @@ Findings are written to the folder; the input in progress too, so that the paren
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import FunctionType
 
 from tests.fuzz.harness import (
     CORPUS,
@@ -32,6 +33,7 @@ HANG_S = 60
 BATCH = 500
 """Examples of Hypothesis per seed of its generator."""
 CURRENT, SUMMARY = "current-input", "summary.json"
+SUMMARY_INTERVAL = 64
 _LIBFUZZER_MEMORY_MB = 8192
 
 
@@ -52,6 +54,8 @@ class FindingCollector:
         os.pwrite(self._descriptor, data, 0)
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         self.executions += 1
+        if self.executions % SUMMARY_INTERVAL == 0:  # libFuzzer ends the process itself
+            self.write_summary()
         try:
             check(self._target, data)
         except FuzzFinding as finding:
@@ -127,9 +131,9 @@ def run_atheris(target: FuzzTarget, collector: FindingCollector, seconds: float,
     """Execute inputs that libFuzzer derives from the corpus by the coverage of the Python code."""
     import atheris
 
+    instrument_package()
     working = folder / "corpus"
     shutil.copytree(CORPUS / target.name, working, dirs_exist_ok=True)
-    atexit.register(collector.write_summary)
 
     def execute(data: bytes) -> None:
         collector.execute(data)
@@ -147,18 +151,24 @@ def run_atheris(target: FuzzTarget, collector: FindingCollector, seconds: float,
     atheris.Fuzz()
 
 
+def instrument_package() -> None:
+    """Let every loaded function of the package count its branches.
+
+    Atheris instruments modules as they are imported, but not those of an editable installation.
+    """
+    import atheris
+
+    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
+        if (function.__module__ or "").startswith("accelera."):
+            atheris.instrument_func(function)
+
+
 def main(family: str, name: str, seconds: str, engine: str, folder: str) -> None:
     """Run one target."""
     faulthandler.enable()
     warnings.simplefilter("error")
     logging.disable(logging.CRITICAL)
-    if engine == "atheris":
-        import atheris
-
-        with atheris.instrument_imports(include=["accelera"], enable_loader_override=False):
-            target = all_targets([family])[name]
-    else:
-        target = all_targets([family])[name]
+    target = all_targets([family])[name]
     load(target)
     collector = FindingCollector(target, Path(folder))
     with memory_limit():
