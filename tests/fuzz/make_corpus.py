@@ -66,6 +66,7 @@ def trace_seeds() -> Seeds:
             **{f"protocol-{version}": pickle.dumps(SNAPSHOT, version) for version in (0, 2, 4, 5)},
             "memo": b"(dp0\nVdevice_traces\np1\n(lp2\n(lp3\nas.",
         },
+        "trace_path": {"csv": b"a.csv", "home": b"~root/a.json", "long": b"a" * 300 + b".parquet"},
         "trace_torch_json": {"snapshot": _json(SNAPSHOT)},
     }
 

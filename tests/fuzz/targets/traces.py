@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from accelera.trace import content_hash, read_trace, write_trace
-from tests.fuzz.harness import fuzz_target, temporary_file
+from accelera.user_paths import user_path
+from tests.fuzz.harness import fuzz_target, temporary_file, temporary_folder, text_of
 
 MOST_EVENTS_IN_LAW = 2000
 
@@ -41,6 +42,14 @@ def trace_oracle_general(data: bytes) -> None:
 @fuzz_target(examples=80)
 def trace_parquet(data: bytes) -> None:
     _read(data, "t.parquet")
+
+
+@fuzz_target(examples=100)
+def trace_path(data: bytes) -> None:
+    """What a user types as the name of a trace; no such file exists."""
+    with temporary_folder({}) as folder:
+        read_trace(f"{folder}/{text_of(data)}")
+    user_path(text_of(data), "fuzz")
 
 
 @fuzz_target(examples=150)

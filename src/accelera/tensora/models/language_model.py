@@ -338,11 +338,15 @@ def _indexed_names(index: Path) -> list[str]:
     return sorted(set(names))
 
 
+_SMALL_ELEMENTS = 1 << 24
+"""Elements that a model may have in excess of its files: the names of what they lack are reported then."""
+
+
 def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[TensorFile]) -> None:
     """Raise ArgumentError before memory is allocated for a model of which the files lack elements."""
     stored = sum(math.prod(entry.shape) for file in files for entry in file.entries.values())
     described = config.matrix_elements()
-    if described > stored:
+    if described > stored + _SMALL_ELEMENTS:
         raise ArgumentError(
             f"[from_pretrained] {folder / 'config.json'} describes a model of at least {described:,} "
             f"elements, the files have {stored:,}; get the configuration that belongs to the weights"

@@ -126,11 +126,11 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
 
 def _size(path: Path) -> int:
     """Return a file's bytes; raises MissingFileError with files of similar names, StoreError for a folder."""
-    if path.is_dir():
+    if os.path.isdir(path):  # also for names that no file has, at which Path.is_dir raises
         raise StoreError(f"[read_trace] {path} is a folder; give a trace file in it")
-    if path.exists():
+    if os.path.exists(path):
         return path.stat().st_size
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise MissingFileError(f"[read_trace] no file {path}: there is no folder {path.parent}")
     near = files_like(path)
     hint = f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent.resolve()}"
