@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test fuzz check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -34,6 +34,9 @@ ui: $(pages) ## the Copilot in a browser, until Ctrl-C; ARGS="--ui-port 8501" an
 
 test: $(installed) ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
+
+fuzz: $(installed) ## damaged files for every reader; ARGS="--seconds 3600 TARGET ...", or --list
+	$(bin)/python -m tests.fuzz $(ARGS)
 
 check: lint ## for daily work: lint, and the quickest tests of each part
 	$(bin)/python -m pytest -q $(shell cat tests/fast.txt) $(ARGS)

@@ -43,10 +43,10 @@ def parse_bytes(size: int | float | str) -> int:
     1500000000
     >>> parse_bytes(4096)
     4096
-    >>> parse_bytes("7 parsecs")
+    >>> parse_bytes("7 parsecs")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write for example '512MiB' or '2GB'
+    accelera.errors.ArgumentError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write ...
     """
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):
@@ -60,8 +60,8 @@ def parse_bytes(size: int | float | str) -> int:
     number, unit = match.groups()
     if unit.lower() not in _POWERS:
         raise ArgumentError(
-            f"[units] {shown(size, repr)} is not a size: unknown unit {shown(unit, repr)}; "
-            "write for example '512MiB' or '2GB'"
+            f"[units] {shown(size, repr)} is not a size: unknown unit {shown(unit, repr)}; write "
+            "for example '512MiB' or '2GB'"
         )
     return _bounded(float(number) * _POWERS[unit.lower()], size)
 
