@@ -6,6 +6,7 @@ The library enlarges its buffer until a stream ends, so that a chunk of a few ki
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Final
 
 import numpy as np
@@ -23,30 +24,30 @@ _OVERHEAD_BYTES: Final = 64 << 10
 
 
 def require_sound_index(dataset: Any) -> None:
-    """Raise StoreFormatError unless each chunk is inside the file, in its place, and long enough.
+    """Raise StoreFormatError unless each chunk is inside the array and the file, and long enough.
 
     The library trusts the index: it subtracts the length of the checksum from that of the chunk without
     comparing them, and then reads beyond its buffer. Every entry is checked, because its search of a damaged
-    index finds other entries than a lookup by coordinates.
+    index finds other entries than a lookup by coordinates. It takes some microseconds per chunk.
     """
     created = dataset.id.get_create_plist()
     filters = [created.get_filter(number)[0] for number in range(created.get_nfilters())]
-    least = 1 + _CHECKSUM_BYTES * filters.count(_FLETCHER32)
-    file_bytes = dataset.file.id.get_filesize()
-    places: set[tuple[int, ...]] = set()
+    all_skipped = (1 << len(filters)) - 1
+    filtered_bytes = 1 + _CHECKSUM_BYTES * filters.count(_FLETCHER32)
+    chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    file_bytes, shape = dataset.file.id.get_filesize(), dataset.shape
 
     def check(stored: Any) -> None:
-        place = tuple(stored.chunk_offset)
-        within = all(0 <= begin < size for begin, size in zip(place, dataset.shape, strict=True))
-        if not within or place in places:
-            raise _damaged(dataset, f"a chunk at {place}, expected one of each place in {dataset.shape}")
+        place = stored.chunk_offset
+        if not all(map(operator.lt, place, shape)):
+            raise _damaged(dataset, f"a chunk at {place}, expected a place in {shape}")
+        least = chunk_bytes if stored.filter_mask & all_skipped == all_skipped else filtered_bytes
         if stored.size < least or stored.byte_offset + stored.size > file_bytes:
             raise _damaged(
                 dataset,
                 f"a chunk of {stored.size} bytes at byte {stored.byte_offset}, expected at least {least} "
                 f"bytes in a file of {file_bytes}",
             )
-        places.add(place)
 
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(check)
