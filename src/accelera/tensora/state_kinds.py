@@ -26,8 +26,8 @@ def kind_of(value: Any) -> str:
 def is_alike(value: Any, other: Any) -> bool:
     """Return whether an option may have both values: of one kind, or unset.
 
-    Lists and tuples must have the same length, and their items the kinds of those of the other one. Items of
-    dictionaries are compared with the first item of the other one.
+    Lists and tuples must have the same length, and their items the kinds of those of the other one. Values of
+    dictionaries are compared by name, and those of numbers that the other one lacks with its first value.
     """
     if value is None or other is None:
         return True
@@ -36,9 +36,16 @@ def is_alike(value: Any, other: Any) -> bool:
     if isinstance(other, (list, tuple)):
         return len(value) == len(other) and all(map(is_alike, value, other))
     if isinstance(other, Mapping) and other:
-        key, item = next(iter(other.items()))
-        return all(is_alike(name, key) and is_alike(each, item) for name, each in value.items())
+        return all(_is_alike_item(name, each, other) for name, each in value.items())
     return True
+
+
+def _is_alike_item(name: Any, value: Any, other: Mapping[Any, Any]) -> bool:
+    if name in other:
+        return is_alike(value, other[name])
+    first, item = next(iter(other.items()))
+    # Texts name values of any kind; numbers, such as epochs, count values of one kind.
+    return is_alike(name, first) and (isinstance(name, str) or is_alike(value, item))
 
 
 def matching_state(op: str, state: Any, own: Mapping[str, Any]) -> dict[str, Any]:
