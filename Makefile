@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-native faults sanitize coverage check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-native fuzz faults sanitize coverage check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -37,8 +37,9 @@ test: test-native ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
 
 test-native: $(installed) ## the C++ tests, built beside the extension modules; ARGS goes to them only here
-	$(bin)/cmake --build $(dir $(firstword $(wildcard build/cp*/CMakeCache.txt))) --target accelera_tests
-	$(dir $(firstword $(wildcard build/cp*/CMakeCache.txt)))accelera_tests $(if $(filter test-native,$(MAKECMDGOALS)),$(ARGS))
+	@build=$$(dirname "$$(ls build/cp*/CMakeCache.txt | head -n 1)") && \
+	    $(bin)/cmake --build "$$build" --target accelera_tests && \
+	    "$$build/accelera_tests" $(if $(filter test-native,$(MAKECMDGOALS)),$(ARGS))
 
 faults: $(installed) ## operations in which each allocation, read, write or start of a thread fails once
 	ACCELERA_TEST_EVERY=1 $(bin)/python -m pytest tests/faults $(ARGS)
@@ -48,6 +49,9 @@ sanitize: $(installed) ## C++ tests and some of Python's under the sanitizers; A
 
 coverage: $(installed) ## lines and branches of csrc that the tests execute
 	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/instrumented.py coverage $(ARGS)
+
+fuzz: $(installed) ## damaged files for every reader; ARGS="--seconds 3600 TARGET ...", or --list
+	$(bin)/python -m tests.fuzz $(ARGS)
 
 check: lint ## for daily work: lint, and the quickest tests of each part
 	$(bin)/python -m pytest -q $(shell cat tests/fast.txt) $(ARGS)

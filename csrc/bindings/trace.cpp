@@ -55,10 +55,10 @@ void init_trace(nanobind::module_& module) {
                "distances"_a.noconvert(), "distances_bytes"_a.noconvert(), "needed_bytes"_a.noconvert(),
                "Fill the last three, one entry per access: distinct other buffers since the last use, their\n"
                "bytes, and the least LRU capacity that has the buffer; -1 where there is none.");
-    module.def(
-        "find_oversized_opcode", &find_oversized_opcode, "data"_a,
-        "Return the position of the first opcode of a pickle that would take memory out of proportion\n"
-        "to the file; -1 without any.");
+    module.def("find_oversized_opcode", &find_oversized_opcode, "data"_a,
+               "Return the position of the first opcode of a pickle that would take memory or time out of "
+               "proportion\n"
+               "to the file; -1 without any.");
     module.def("miss_curve", &miss_curve, "buffers"_a, "needed_bytes"_a, "sizes"_a,
                "Return capacities, ascending, and the hits and hit bytes that each gives, summed up.");
 }

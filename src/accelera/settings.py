@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from accelera.errors import ArgumentError, SettingError
 from accelera.units import parse_fraction, parse_share
+from accelera.user_paths import user_path
 
 DirectIO = Literal["auto", "always", "never"]
 Progress = Literal["auto", "always", "never"]
@@ -67,7 +68,7 @@ _START_FOLDER = _start_folder()
 
 
 def _parse_folder(text: str) -> str:
-    return str(_START_FOLDER / Path(_parse_name(text)).expanduser())
+    return str(_START_FOLDER / user_path(_parse_name(text), "settings"))
 
 
 def _parse_name(text: str) -> str:

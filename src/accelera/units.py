@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from accelera.errors import ArgumentError
+from accelera.json_values import shown
 
 _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):
@@ -49,23 +50,29 @@ def parse_bytes(size: int | float | str) -> int:
     """
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):
-            raise ArgumentError(f"[units] {size!r} is not a size: it must be finite and not negative")
-        return _bounded(int(size), size)
+            raise ArgumentError(
+                f"[units] {shown(size, repr)} is not a size: it must be finite and not negative"
+            )
+        return _bounded(size, size)
     match = _SIZE.fullmatch(str(size))
     if match is None:
-        raise ArgumentError(f"[units] {size!r} is not a size; write for example '512MiB' or '2GB'")
+        raise ArgumentError(f"[units] {shown(size, repr)} is not a size; write for example '512MiB' or '2GB'")
     number, unit = match.groups()
     if unit.lower() not in _POWERS:
         raise ArgumentError(
-            f"[units] {size!r} is not a size: unknown unit {unit!r}; write for example '512MiB' or '2GB'"
+            f"[units] {shown(size, repr)} is not a size: unknown unit {shown(unit, repr)}; write "
+            "for example '512MiB' or '2GB'"
         )
-    return _bounded(int(float(number) * _POWERS[unit.lower()]), size)
+    return _bounded(float(number) * _POWERS[unit.lower()], size)
 
 
-def _bounded(count: int, size: int | float | str) -> int:
+def _bounded(count: int | float, size: int | float | str) -> int:
+    """Return ``count`` as an integer; raises ArgumentError for one that is too large, infinity included."""
     if count > _MOST:
-        raise ArgumentError(f"[units] {size!r} is over 2**62 bytes, 4096 PiB: no memory is that large")
-    return count
+        raise ArgumentError(
+            f"[units] {shown(size, repr)} is over 2**62 bytes, 4096 PiB: no memory is that large"
+        )
+    return int(count)
 
 
 def parse_share(text: str) -> int | float:
@@ -83,7 +90,7 @@ def parse_share(text: str) -> int | float:
         return parse_fraction(trimmed)
     if _is_number(trimmed) and float(trimmed) % 1:
         raise ArgumentError(
-            f"{text!r} is not a size: it is no whole number of bytes; write for example '1.5GiB'"
+            f"[units] {shown(text, repr)} is not a size: no whole number of bytes; write for example '1.5GiB'"
         )
     return parse_bytes(trimmed)
 
@@ -93,10 +100,12 @@ def parse_fraction(text: str) -> float:
     trimmed = text.strip()
     number = trimmed.removesuffix("%")
     if not _is_number(number):
-        raise ArgumentError(f"{text!r} is no share; write for example '60%' or 0.6")
+        raise ArgumentError(f"[units] {shown(text, repr)} is no share; write for example '60%' or 0.6")
     value = float(number) / 100 if trimmed.endswith("%") else float(number)
     if not 0 < value <= 1:
-        raise ArgumentError(f"{text!r} is not above 0 and at most 1")
+        raise ArgumentError(
+            f"[units] {shown(text, repr)} is not above 0 and at most 1; write for example '60%'"
+        )
     return value
 
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from accelera.engine.operands import differences
 from accelera.errors import StoreChangedError, StoreError
+from accelera.json_values import parse_json
 from accelera.plan import Spans
 
 _Face = tuple[int, bool, int, Spans]
@@ -412,7 +413,7 @@ def _parse(path: Path) -> JournalRecord:
 
 def _header(path: Path, line: bytes, *, is_sound: bool) -> dict[str, Any]:
     try:
-        header: dict[str, Any] = json.loads(line)
+        header: dict[str, Any] = parse_json(line)
         version = header.pop("journal")
         header.pop("run", None)
         header.pop("crc", None)
@@ -433,7 +434,7 @@ def _header(path: Path, line: bytes, *, is_sound: bool) -> dict[str, Any]:
 def _box(line: bytes) -> Spans | None:
     """Return the box that a line records; None when the line is torn or damaged."""
     try:
-        box: Spans = tuple((start, stop) for start, stop in json.loads(line)["done"])
+        box: Spans = tuple((start, stop) for start, stop in parse_json(line)["done"])
         sound = all(type(edge) is int for span in box for edge in span) and line.endswith(b"\n")
     except (ValueError, KeyError, TypeError):
         return None
@@ -443,7 +444,7 @@ def _box(line: bytes) -> Spans | None:
 def _complete(line: bytes) -> list[int] | None:
     """Return the identity that a line records; None when it records something else, or is damaged."""
     try:
-        found = json.loads(line)["complete"]
+        found = parse_json(line)["complete"]
     except (ValueError, KeyError, TypeError):
         return None
     sound = isinstance(found, list) and found and all(type(each) is int for each in found)

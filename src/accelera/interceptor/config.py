@@ -15,6 +15,7 @@ from accelera.devices import get_device, present_accelerator
 from accelera.errors import SettingError
 from accelera.memory import Budget, MemoryManager
 from accelera.settings import current
+from accelera.user_paths import user_path
 
 Amount = int | float | str
 Route = Literal["direct", "chunked", "spilled"]
@@ -116,7 +117,7 @@ def config_of(
     if device is not None:
         get_device(device)
     named = settings.spill if spill is None or spill is True else spill
-    folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser().absolute()
+    folder = None if named is False else user_path(named or tempfile.gettempdir(), "enable").absolute()
     if named:
         _check_folder(folder)
     requested = InterceptionConfig(budget, size, 0, folder, bool(named), device, override)

@@ -20,7 +20,7 @@ from accelera.plan.dry_run import forecast
 from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
 from accelera.plan.partition import Span, alike
 from accelera.plan.plan import Plan
-from accelera.plan.saved_choices import require_known_choices, whole_choice, whole_value
+from accelera.plan.saved_choices import require_known_choices, whole_choice, whole_value, window_choice
 from accelera.plan.types import Alternative, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped
 from accelera.units import format_bytes
@@ -258,7 +258,7 @@ def _choices_of(
         whole_value(size, "tile", min(1, axis))
         for size, axis in zip(spec["tile"], problem.shape, strict=True)
     )
-    return tile, whole_choice(spec, "window", 1), cost, whole_choice(spec, "pass_steps", 0)
+    return tile, window_choice(spec), cost, whole_choice(spec, "pass_steps", 0)
 
 
 def _best(found: list[_Candidate]) -> _Candidate:

@@ -25,7 +25,7 @@ from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
 from accelera.plan.limits import WINDOW, Eviction, PlanLimits, with_older_keywords
 from accelera.plan.partition import Cuts
 from accelera.plan.plan import Plan
-from accelera.plan.saved_choices import require_known_choices, whole_choice
+from accelera.plan.saved_choices import require_known_choices, whole_choice, window_choice
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern
 
@@ -119,9 +119,10 @@ def plan_gram(
 
 
 def _choice_from_spec(spec: Mapping[str, Any]) -> GramChoice:
-    least = {"parts": 1, "slab": 1, "strips": 1, "window": 1, "pass_steps": 0}
-    require_known_choices(spec, least)
-    return GramChoice(**{name: whole_choice(spec, name, bound) for name, bound in least.items()})
+    least = {"parts": 1, "slab": 1, "strips": 1, "pass_steps": 0}
+    require_known_choices(spec, [*least, "window"])
+    choices = {name: whole_choice(spec, name, bound) for name, bound in least.items()}
+    return GramChoice(window=window_choice(spec), **choices)
 
 
 @dataclass(frozen=True)

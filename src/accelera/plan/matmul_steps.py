@@ -28,7 +28,13 @@ from typing import Any
 from accelera.errors import StoreFormatError
 from accelera.plan.cost import CostModel
 from accelera.plan.partition import Cuts, Partition, Region, Span
-from accelera.plan.saved_choices import bool_choice, fractions_choice, whole_choice, whole_value
+from accelera.plan.saved_choices import (
+    bool_choice,
+    fractions_choice,
+    whole_choice,
+    whole_value,
+    window_choice,
+)
 from accelera.plan.types import BlockTable, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped
 
@@ -142,7 +148,7 @@ class MatmulChoice:
             whole_choice(spec, "strip", 1),
             whole_choice(spec, "slab", 1),
             whole_choice(spec, "sub", 1),
-            whole_choice(spec, "window", 1),
+            window_choice(spec),
             bool_choice(spec, "swap"),
             whole_choice(spec, "group", 1),
             None if tiles is None else tuple(((r[0], r[1]), (c[0], c[1])) for r, c in tiles),

@@ -7,17 +7,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, final
 
 from accelera.atomic import atomic_write
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
+from accelera.json_values import parse_json
 from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.limits import Eviction
 from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat
 from accelera.trace import Trace
 from accelera.units import format_bytes
+from accelera.user_paths import user_path
 
 FORMAT = 1
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -69,11 +70,11 @@ class SavedPlan:
         Raises StoreError when it cannot be read, StoreFormatError when it is no saved plan.
         """
         try:
-            text = Path(path).expanduser().read_text(encoding="utf-8")
+            text = user_path(path, "plan").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"[plan] {path} cannot be read: {error}; give what Plan.save wrote") from error
         try:
-            found = json.loads(text)
+            found = parse_json(text)
             version = found.pop("accelera_plan")
             sound = version != FORMAT or _has_fields(found)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -90,7 +91,7 @@ class SavedPlan:
         """Write it as JSON; raises StoreError when that cannot be."""
         try:
             text = json.dumps({"accelera_plan": FORMAT, **asdict(self)}, indent=2)
-            with atomic_write(Path(path).expanduser()) as partial:
+            with atomic_write(user_path(path, "plan")) as partial:
                 partial.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise StoreError(

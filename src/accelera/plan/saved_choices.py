@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from accelera.errors import StoreFormatError
+from accelera.json_values import shown
 
 _LARGEST = 1 << 62
 """Upper end of the range of every number, which fits 64-bit arithmetic."""
+_LARGEST_WINDOW = 1 << 16
+"""The forecast of a plan keeps a number for each step in flight."""
 
 
 def whole_choice(spec: Mapping[str, Any], name: str, least: int) -> int:
@@ -23,6 +26,14 @@ def whole_value(value: Any, name: str, least: int) -> int:
     if type(value) is not int or not least <= value <= _LARGEST:
         raise _refusal(name, value, f"an integer of at least {least}")
     return value
+
+
+def window_choice(spec: Mapping[str, Any]) -> int:
+    """Return the number of steps in flight; raises StoreFormatError unless it is from 1 to 65,536."""
+    window = whole_choice(spec, "window", 1)
+    if window > _LARGEST_WINDOW:
+        raise _refusal("window", window, f"at most {_LARGEST_WINDOW:,} steps in flight")
+    return window
 
 
 def bool_choice(spec: Mapping[str, Any], name: str) -> bool:
@@ -76,4 +87,4 @@ def _add_corners(corners: Counter[tuple[int, ...]], box: Sequence[Sequence[int]]
 
 
 def _refusal(name: str, value: Any, expected: str) -> StoreFormatError:
-    return StoreFormatError(f"[plan] {name} is {value!r}, expected {expected}; plan again")
+    return StoreFormatError(f"[plan] {name} is {shown(value, repr)}, expected {expected}; plan again")

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 from accelera.errors import ArgumentError, JobError, ServiceError, ServiceUnreachableError
 from accelera.extras import needed_for
+from accelera.json_values import shown
 from accelera.service.settings import ENDED
 from accelera.settings import current_value
 
 with needed_for("CopilotClient"):
     import httpx
 
-    from accelera.service.transport import Transport
+    from accelera.service.transport import Transport, content_of, member_of
 
 Json = dict[str, Any]
 Source = Mapping[str, Any] | str
@@ -38,8 +39,26 @@ class _ReplyRecord:
     @classmethod
     def of(cls: type[Record], record: Mapping[str, Any]) -> Record:
         """Return the record; members that this version does not know are left out."""
+        if not isinstance(record, Mapping):
+            raise ServiceError(
+                f"[client] the reply has {shown(record, repr)}, expected an object; the service may be of "
+                "another version"
+            )
         known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in known})
+        try:
+            found = cls(**{name: value for name, value in record.items() if name in known})
+        except TypeError as error:
+            raise ServiceError(
+                f"[client] the reply is no {cls.__name__} ({error}); the service may be of another version"
+            ) from error
+        for field in fields(cls):
+            value = getattr(found, field.name)
+            if field.type == "str" and not isinstance(value, str):
+                raise ServiceError(
+                    f"[client] {field.name} of a {cls.__name__} is {shown(value, repr)}, expected text; the "
+                    "service may be of another version"
+                )
+        return found
 
 
 @dataclass(frozen=True)
@@ -268,7 +287,7 @@ class CopilotClient:
         Options: ``batch``, ``context``, ``training``, ``dtype``.
         """
         found = self._post("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
-        return self.trace(found["digest"])
+        return self.trace(member_of(found, "digest"))
 
     def submit(self, kind: str, body: Mapping[str, Any]) -> JobStatus:
         """Queue ``"sweeps"``, ``"advise"``, ``"bounds"`` or ``"captures"`` and return at once.
@@ -277,16 +296,20 @@ class CopilotClient:
         """
         reply = self._transport.post(f"/v1/{kind}", body)
         if reply.status_code == httpx.codes.ACCEPTED:
-            return JobStatus.of(reply.json())
-        return self.job(reply.headers["location"].rpartition("/")[2])
+            return JobStatus.of(content_of(reply))
+        location = reply.headers.get("location")
+        if location is None:
+            raise ServiceError(
+                f"[client] the reply to POST /v1/{kind} has no Location header, expected that of a job; the "
+                "service may be of another version"
+            )
+        return self.job(location.rpartition("/")[2])
 
     # Jobs
 
     def jobs(self, limit: int = 50, offset: int = 0) -> list[JobStatus]:
         """Return jobs, newest first."""
-        return [
-            JobStatus.of(each) for each in self._transport.get("/v1/jobs", limit=limit, offset=offset)["jobs"]
-        ]
+        return [JobStatus.of(each) for each in self._listed("jobs", limit, offset)]
 
     def job(self, id: str) -> JobStatus:
         """Return a job's state and progress."""
@@ -330,11 +353,11 @@ class CopilotClient:
 
     def cancel(self, id: str) -> JobStatus:
         """Cancel a job that waits or runs."""
-        return JobStatus.of(self._transport.post(f"/v1/jobs/{id}/cancel").json())
+        return JobStatus.of(content_of(self._transport.post(f"/v1/jobs/{id}/cancel")))
 
     def rerun(self, id: str) -> JobStatus:
         """Queue a job again that failed, was cancelled or interrupted."""
-        return JobStatus.of(self._transport.post(f"/v1/jobs/{id}/rerun").json())
+        return JobStatus.of(content_of(self._transport.post(f"/v1/jobs/{id}/rerun")))
 
     def delete_job(self, id: str) -> None:
         """Forget a job that has ended, and its result."""
@@ -358,12 +381,11 @@ class CopilotClient:
         parameters = {"name": file_name} | ({} if format is None else {"format": format})
         headers = {"Content-Type": "application/octet-stream"}
         reply = self._transport.send("POST", "/v1/traces", params=parameters, content=body, headers=headers)
-        return TraceRecord.of(reply.json())
+        return TraceRecord.of(content_of(reply))
 
     def traces(self, limit: int = 50, offset: int = 0) -> list[TraceRecord]:
         """Return stored traces, newest first."""
-        found = self._transport.get("/v1/traces", limit=limit, offset=offset)
-        return [TraceRecord.of(each) for each in found["traces"]]
+        return [TraceRecord.of(each) for each in self._listed("traces", limit, offset)]
 
     def trace(self, digest: str) -> TraceRecord:
         """Return what a stored trace holds."""
@@ -394,9 +416,7 @@ class CopilotClient:
 
     def runs(self, limit: int = 50, offset: int = 0) -> list[PastRun]:
         """Return past runs, newest first."""
-        return [
-            PastRun.of(each) for each in self._transport.get("/v1/runs", limit=limit, offset=offset)["runs"]
-        ]
+        return [PastRun.of(each) for each in self._listed("runs", limit, offset)]
 
     def run(self, id: str) -> PastRun:
         """Return a past run."""
@@ -417,14 +437,23 @@ class CopilotClient:
         found = self._transport.post(
             "/v1/runs", body | {name: value for name, value in optional.items() if value}
         )
-        return PastRun.of(found.json())
+        return PastRun.of(content_of(found))
 
     def delete_run(self, id: str) -> None:
         """Delete a past run."""
         self._transport.send("DELETE", f"/v1/runs/{id}")
 
+    def _listed(self, name: str, limit: int, offset: int) -> list[Any]:
+        listed = member_of(self._transport.get(f"/v1/{name}", limit=limit, offset=offset), name)
+        if not isinstance(listed, list):
+            raise ServiceError(
+                f"[client] {name} of the reply are {shown(listed, repr)}, expected a list; the service may "
+                "be of another version"
+            )
+        return listed
+
     def _json(self, method: str, path: str) -> Json:
-        reply_json: Json = self._transport.send(method, path).json()
+        reply_json: Json = content_of(self._transport.send(method, path))
         return reply_json
 
     def _post(
@@ -438,10 +467,10 @@ class CopilotClient:
         """Send a request and wait for its job if it becomes one; options that are None are not sent."""
         present = {name: value for name, value in options.items() if value is not None}
         reply = self._transport.post(path, {**body, **present}, **(query or {}))
-        reply_json: Json = reply.json()
+        reply_json: Json = content_of(reply)
         if reply.status_code != httpx.codes.ACCEPTED:
             return reply_json
-        return self.wait(reply_json["id"], on_progress)
+        return self.wait(member_of(reply_json, "id"), on_progress)
 
 
 def _source_body(source: Source, **more: Any) -> Json:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from accelera.errors import ArgumentError
+from accelera.json_values import is_finite_number, shown
 
 CONFIG_BYTES = 65_536
 """Of a configuration as JSON."""
@@ -99,20 +100,29 @@ def _without_code_fields(value: Any, depth: int) -> Any:
 def _check_numbers(config: dict[str, Any]) -> None:
     layers = experts = 1
     for name, number in _numbers(config):
-        most = MOST_NUMBER
-        if name == "num_labels":
-            most = MOST_LABELS
-        elif any(word in name for word in _LAYER_WORDS):
-            most = MOST_LAYERS
+        most = _largest_number(name)
+        if number < 0 and _COUNT.search(name):
+            raise ArgumentError(
+                f"{name}={_written(number)} is negative; give the size that the model has, 1 or more"
+            )
+        if not abs(number) <= most:
+            raise ArgumentError(f"{name}={_written(number)} of at most {most:,}")
+        if most == MOST_LAYERS:
             layers = max(layers, int(number))
         elif "expert" in name:
             experts = max(experts, int(number))
-        if number < 0 and _COUNT.search(name):
-            raise ArgumentError(f"{name}={number:g} is negative; give the size that the model has, 1 or more")
-        if abs(number) > most:
-            raise ArgumentError(f"{name}={number:g} of at most {most:,}")
     if layers * experts > max(MOST_EXPERTS, layers):
         raise ArgumentError(f"{experts:,} experts in {layers:,} layers; {MOST_EXPERTS:,} in all is the most")
+
+
+def _largest_number(name: str) -> int:
+    if name == "num_labels":
+        return MOST_LABELS
+    return MOST_LAYERS if any(word in name for word in _LAYER_WORDS) else MOST_NUMBER
+
+
+def _written(number: int | float) -> str:
+    return f"{number:g}" if is_finite_number(number) else shown(number)
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int | float]]:

@@ -253,6 +253,10 @@ def _config_file(request: ModelQuestion, on_progress: OnProgress, dtype: str | N
 
 
 def _as_refusal(error: Exception, path: str) -> Exception:
+    cause = error.__cause__
+    if isinstance(error, ArgumentError) and isinstance(cause, Exception):
+        # Checks of fields raise classes of their own, which name the field and the reason.
+        error = error if isinstance(cause, (OSError, ValueError, KeyError)) else cause
     message = str(error).replace(path, "the configuration").strip()
     if isinstance(error, Problem):
         return error

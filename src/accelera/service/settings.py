@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import json
 import math
 import secrets
 import socket
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 
 from accelera.errors import ArgumentError, SettingError
+from accelera.json_values import parse_json
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted"})
 """States in which a job stays until it is run again."""
@@ -171,7 +171,7 @@ def read_limits(path: Path) -> ServiceLimits:
     Raises ArgumentError for a file that cannot be read, a name that is none of them, or a wrong number.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ArgumentError(f"[serve] the limits in {path} cannot be read: {error}") from error
     if not isinstance(given, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 import httpx
 
 from accelera.errors import ArgumentError, ServiceError, ServiceUnreachableError
+from accelera.json_values import parse_json, shown
 
 _REMEDIES = {
     HTTPStatus.UNAUTHORIZED: "give the token that the service was started with",
@@ -61,7 +61,7 @@ class Transport:
 
     def get(self, path: str, **parameters: Any) -> Any:
         """Return the JSON at ``path``."""
-        return self.send("GET", path, params=_without_none(parameters)).json()
+        return content_of(self.send("GET", path, params=_without_none(parameters)))
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **parameters: Any) -> httpx.Response:
         """Send JSON and return the reply."""
@@ -96,6 +96,30 @@ class Transport:
             ) from error
 
 
+def content_of(reply: httpx.Response) -> Any:
+    """Return the JSON of a reply; raises ServiceError for one that is not JSON, such as a proxy's page."""
+    return _parsed(f"the reply to {reply.request.method} {reply.request.url.path}", reply.content)
+
+
+def _parsed(source: str, text: str | bytes) -> Any:
+    try:
+        return parse_json(text)
+    except ArgumentError as error:
+        raise ServiceError(
+            f"[client] {source} is not JSON ({error}); check that the address is that of a Copilot service"
+        ) from error
+
+
+def member_of(content: Any, name: str) -> Any:
+    """Return a member of a JSON object; raises ServiceError for other content, or without the member."""
+    if not isinstance(content, dict) or name not in content:
+        raise ServiceError(
+            f"[client] the reply is {shown(content, repr)}, expected an object with {name!r}; the service "
+            "may be of another version"
+        )
+    return content[name]
+
+
 def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
@@ -107,14 +131,14 @@ def _event_data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         if line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
         elif not line and data:
-            yield json.loads("\n".join(data))
+            yield _parsed("an event of a job", "\n".join(data))
             data = []
 
 
 def _raise_problem(reply: httpx.Response) -> NoReturn:
     try:
-        problem = reply.json()
-    except ValueError:  # no reply of ours: a proxy's page
+        problem = parse_json(reply.content)
+    except ArgumentError:  # no reply of ours: a proxy's page
         problem = {}
     if not isinstance(problem, dict):
         problem = {}

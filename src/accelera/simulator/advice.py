@@ -253,9 +253,7 @@ class Advice:
             parts |= {"offload": _record(Offload, values["offload"]), "words": tuple(values["words"])}
             return _record(cls, {**values, **parts})
         except (AttributeError, LookupError, TypeError) as error:
-            raise ArgumentError(
-                f"[Advice] damaged advice: {error!r:.200}; pass the text that Advice.to_json returned"
-            ) from error
+            raise ArgumentError(f"[Advice] damaged advice: {error!r:.200}; {_REMEDY}") from error
 
     def to_json(self) -> str:
         """Return everything as JSON text."""
@@ -267,9 +265,7 @@ class Advice:
         try:
             values = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ArgumentError(
-                f"[Advice] no JSON: {error!s:.200}; pass the text that Advice.to_json returned"
-            ) from error
+            raise ArgumentError(f"[Advice] no JSON: {error!s:.200}; {_REMEDY}") from error
         return cls.from_dict(values)
 
 
@@ -283,6 +279,9 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "tuple[str, ...]": (tuple,),
 }
 """Types of the values of a field by its annotation."""
+_LARGEST = 2**63 - 1
+"""No count of bytes or steps is larger; beyond it, numbers cannot be shown or divided."""
+_REMEDY = "pass the text that Advice.to_json returned"
 _Record = TypeVar("_Record")
 
 
@@ -292,7 +291,11 @@ def _record(kind: type[_Record], values: Mapping[str, Any]) -> _Record:
     for field in fields(kind):  # type: ignore[arg-type]
         value, types = values[field.name], _JSON_TYPES.get(str(field.type))
         if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-            raise ArgumentError(f"{field.name}={value!r:.80} is no {field.type}")
+            raise ArgumentError(f"[Advice] {field.name}={value!r:.80} is no {field.type}; {_REMEDY}")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ArgumentError(
+                f"[Advice] {field.name} has {value.bit_length():,} bits, at most 63 are possible; {_REMEDY}"
+            )
         if field.type == "tuple[str, ...]" and not all(isinstance(part, str) for part in value):
-            raise ArgumentError(f"{field.name} has parts that are no text")
+            raise ArgumentError(f"[Advice] {field.name} has parts that are no text; {_REMEDY}")
     return record

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import StoreError
+from accelera.errors import StoreError, StoreFormatError
 from accelera.memory.probe import trim_heap
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import parse_dtype
@@ -44,6 +44,11 @@ class ChunkedStore(Store):
         self.transfer_chunk = (
             tuple(map(int, chunk)) if chunk else piece_shape(self.shape, self.dtype.itemsize, PIECE_BYTES)
         )
+        if min(self.transfer_chunk, default=1) < 1 <= math.prod(self.shape):
+            raise StoreFormatError(
+                f"[open_store] {name} has chunks of {self.transfer_chunk}, expected lengths of at least "
+                "1; write the array again"
+            )
         self._chunk = None if chunk is None else self.transfer_chunk
         self._array: Any = array
         self._writable = writable

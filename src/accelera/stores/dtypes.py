@@ -31,7 +31,7 @@ def parse_dtype(dtype: Any, *, op: str = "dtype") -> np.dtype[Any]:
     """
     try:
         name = _canonical(dtype)
-    except (TypeError, ValueError, SyntaxError, LookupError, RecursionError):
+    except (TypeError, ValueError, SyntaxError, LookupError, RecursionError, DeprecationWarning):
         name = str(dtype)
     if name not in _NAMES:
         raise DTypeError(

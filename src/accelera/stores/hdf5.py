@@ -33,7 +33,7 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target
-from accelera.stores.hdf5_deflate import read_deflated
+from accelera.stores.hdf5_deflate import read_deflated, require_sound_index
 from accelera.stores.regions import Region
 from accelera.stores.sampling import sample_of_file
 
@@ -112,6 +112,7 @@ class H5Store(ChunkedStore):
             super().__init__(dataset, name, dataset.chunks or None, writable=dataset.file.mode == "r+")
             is_growing = self._writable or dataset.file.swmr_mode
             self._opened_as = None if is_growing else self.fingerprint()
+            self._is_index_sound = False
 
     def _open(self, op: str) -> Any:
         dataset = super()._open(op)
@@ -121,13 +122,22 @@ class H5Store(ChunkedStore):
         return dataset
 
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
-        decoded = None if self._writable or not array.chunks else read_deflated(array, part)
+        decoded = None
+        if array.chunks and part and not self._writable:
+            self._check_index(array)
+            decoded = read_deflated(array, part)
         if decoded is not None:
             np.copyto(out, decoded)
         elif part and out.flags.c_contiguous:
             array.read_direct(out, source_sel=part)
         else:
             np.copyto(out, array[part])
+
+    def _check_index(self, dataset: Any) -> None:
+        """Check the index of the chunks once, before the first read; that of a growing file changes."""
+        if self._opened_as is not None and not self._is_index_sound:
+            require_sound_index(dataset)
+            self._is_index_sound = True
 
     def _put(self, array: Any, part: Region, data: np.ndarray[Any, Any]) -> None:
         array[part] = data

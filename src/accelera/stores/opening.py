@@ -225,8 +225,8 @@ def _shortened(path: Path) -> str:
 def _expanded(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:
-        raise StoreError(f"[store] {text}: {error}; write the whole path") from error
+    except (RuntimeError, ValueError) as error:
+        raise StoreError(f"[store] {text!r}: {error}; write the whole path") from error
 
 
 def _open_object(x: Any, direct: bool | None) -> Store:

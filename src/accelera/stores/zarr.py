@@ -64,7 +64,7 @@ def open_path(source: Source) -> ZarrStore:
     """
     source.refuse("offset")
     path = source.path / source.key if source.key else source.path
-    if not path.is_dir():
+    if not os.path.isdir(path):  # also for names that no folder has, at which Path.is_dir raises
         raise StoreError(f"[open_store] no folder {path}; check the path")
     if not any((path / name).is_file() for name in METADATA):
         raise StoreFormatError(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from accelera.atomic import atomic_write
 from accelera.errors import StoreError
+from accelera.json_values import parse_json
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """Attribute in which xarray keeps the names of the dimensions of an array in format 2."""
@@ -105,7 +106,7 @@ def _groups_above(path: Path) -> Iterator[tuple[Path, int]]:
 def _document(path: Path) -> dict[str, Any]:
     """Return a JSON file's object; an empty one for a file that is not there, or not readable."""
     try:
-        document = json.loads(path.read_bytes())
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

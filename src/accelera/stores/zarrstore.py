@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import threading
@@ -23,6 +22,7 @@ import numpy as np
 from accelera.atomic import sync
 from accelera.errors import BackendMissingError, StoreChangedError, StoreError, StoreFormatError
 from accelera.extras import needed_for
+from accelera.json_values import parse_json
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.contract import Layout
@@ -54,7 +54,7 @@ def is_array_folder(path: Path) -> bool:
     if (path / ".zarray").is_file():
         return not (path / ".zgroup").exists()
     try:
-        metadata = json.loads((path / "zarr.json").read_bytes())
+        metadata = parse_json((path / "zarr.json").read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(metadata, dict) and metadata.get("node_type") == "array"

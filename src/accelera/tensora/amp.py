@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from accelera.errors import ArgumentError, StateError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.python_calls import uncaptured
+from accelera.tensora.state_kinds import matching_state
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -330,8 +331,9 @@ class GradScaler:
             return
         if not state_dict:
             raise StateError("[GradScaler] an empty state, perhaps of a scaler that was off; leave it out")
+        state = matching_state("GradScaler.load_state_dict", state_dict, self.state_dict())
         for name, field in _STATE.items():
-            setattr(self, field, state_dict[name])
+            setattr(self, field, state[name])
 
 
 _STATE = {

@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 from accelera.errors import ArgumentError, DTypeError
+from accelera.json_values import shown
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.python_calls import current
 
@@ -72,9 +73,12 @@ class Generator:
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
-        seed, draws = state
-        if not (0 <= seed < _WORD and 0 <= draws < _WORD):
-            raise ArgumentError(f"[Generator.state] {state}; give the two numbers that `state` returned")
+        pair = tuple(state) if isinstance(state, (tuple, list)) else ()
+        if len(pair) != 2 or not all(type(each) is int and 0 <= each < _WORD for each in pair):
+            raise ArgumentError(
+                f"[Generator.state] {shown(state, repr)}; give the two numbers that `state` returned"
+            )
+        seed, draws = pair
         self._note_access("state")
         with self._lock:
             self._seed, self._draws = seed, draws

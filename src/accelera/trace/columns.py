@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import ArgumentError, DTypeError, ShapeError
+from accelera.json_values import shown
 from accelera.trace.access import ROLES, Access, Kind
 
 Columns = Mapping[str, Any]
@@ -24,12 +24,6 @@ STEPS_PER_EVENT = 64
 
 MOST_BYTES = 1 << 62
 """What all events of a trace may come to: whatever moves then fits in 64 bits, there and back."""
-
-MOST_SHOWN = 60
-"""Characters of a bad value that a message shows."""
-_CONTAINERS = reprlib.Repr()
-_CONTAINERS.maxlevel = 3
-_CONTAINERS.maxstring = _CONTAINERS.maxlong = MOST_SHOWN
 
 
 class BadCell(ValueError):
@@ -192,16 +186,6 @@ def _require(good: NDArray[np.bool_], what: str, values: NDArray[Any], rule: str
     bad = np.flatnonzero(~good)
     if len(bad):
         raise BadCell(int(bad[0]), what, f"{shown(values[bad[0]])} is not {rule}")
-
-
-def shown(value: Any, write: Callable[[Any], str] = str) -> str:
-    """Return a bad value as a message shows it, cut where it is long; ``write=repr`` puts texts in quotes."""
-    try:
-        # Few bytes of a file can tell of a container that is written out in gigabytes.
-        text = _CONTAINERS.repr(value) if isinstance(value, (list, tuple, dict, set)) else write(value)
-    except ValueError:  # Python writes out no number of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({len(text)} characters)"
 
 
 def _require_order(steps: NDArray[Any], kinds: NDArray[Any]) -> None:

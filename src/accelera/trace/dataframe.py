@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import ShapeError, TraceFormatError
 from accelera.extras import needed_for
+from accelera.json_values import shown
 from accelera.trace.access import ROLES, Kind
-from accelera.trace.columns import AN_AMOUNT, BadCell, checked_columns, is_amount, shown
+from accelera.trace.columns import AN_AMOUNT, BadCell, checked_columns, is_amount
 from accelera.trace.reuse import FIRST, stack_distances
 
 if TYPE_CHECKING:

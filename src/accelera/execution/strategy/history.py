@@ -24,6 +24,7 @@ from accelera.execution.kernel import key_of
 from accelera.execution.strategy.rates import DeviceRates, RateEstimate, RateModel
 from accelera.execution.strategy.strategy import Decision
 from accelera.fork_locks import ForkSafeLock
+from accelera.json_values import parse_json
 from accelera.settings import cache_folder
 
 _LIBRARIES = ("accelera", "numpy", "scipy", "torch")
@@ -220,13 +221,13 @@ class PerformanceHistory:
 
     def _load(self, path: Path) -> None:
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
+            state = parse_json(path.read_bytes())
             if state["format"] != FORMAT or state["machine"] != machine_fingerprint():
                 raise ArgumentError("it is of another machine, or of other libraries")
             self._begin_s, self._entries = _begin_seconds(state), _entries(state)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             _LOGGER.debug("the measured rates in %s are not used: %r", path, error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -12,6 +13,7 @@ from torch import nn
 
 from accelera.atomic import atomic_write
 from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.json_values import parse_json, shown
 from accelera.offload.backing import FileRegion, OpenFile
 from accelera.offload.tensor import OffloadedTensor, as_mapped
 from accelera.stores import TensorEntry, tensor_entries
@@ -19,6 +21,8 @@ from accelera.stores import TensorEntry, tensor_entries
 SINGLE = "model.safetensors"
 
 INDEX = "model.safetensors.index.json"
+_LONGEST_NAME = 255
+"""Bytes of the longest name of a file."""
 
 _PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -134,13 +138,20 @@ def _files(folder: Path) -> list[Path]:
 
 def _indexed(folder: Path) -> list[Path]:
     try:
-        by_name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        files = sorted({folder / str(file) for file in by_name.values()})
+        by_name = parse_json((folder / INDEX).read_bytes())["weight_map"]
+        names = sorted(set(by_name.values()))
+        outside = [name for name in names if not _is_file_name(name)]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise StoreFormatError(
             f"[offload_checkpoint] {folder / INDEX} is no index of shards: a JSON object with 'weight_map' "
             f"is needed ({error})"
         ) from error
+    if outside:
+        raise StoreFormatError(
+            f"[offload_checkpoint] {folder / INDEX} names {shown(outside[0], repr)}, expected the name of a "
+            "file in its folder; get the checkpoint again"
+        )
+    files = [folder / name for name in names]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise StoreError(
@@ -148,6 +159,11 @@ def _indexed(folder: Path) -> list[Path]:
             f"{len(missing)} of {len(files)} files are missing: get the checkpoint again"
         )
     return files
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether ``name`` is one component of a path, which a file system takes."""
+    return Path(name).name == name and "\0" not in name and len(os.fsencode(name)) <= _LONGEST_NAME
 
 
 def _dtype(path: Path, name: str, entry: TensorEntry) -> torch.dtype:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from accelera.errors import ArgumentError
 from accelera.extras import needed_for
 from accelera.policy import access_signatures, occurrences
+from accelera.simulator.scorers.model_text import checked_model_text
 from accelera.trace import NEVER, ROLES, Trace, stack_distances
 
 FEATURES = (
@@ -200,7 +201,8 @@ def learned_scores(trace: Trace, model: str | None = None) -> NDArray[np.float64
     model
         As ``train_scorer`` returns it; the one shipped with the package when absent.
 
-    Raises BackendMissingError without LightGBM, ValueError for a model of other features.
+    Raises BackendMissingError without LightGBM, ArgumentError for a model of other features, and for text
+    that is not one.
     """
     booster = _booster(shipped_model() if model is None else model)
     if not trace.access_count:
@@ -218,11 +220,4 @@ def shipped_model() -> str:
 
 @lru_cache(maxsize=4)
 def _booster(model: str) -> Any:
-    booster = import_lightgbm().Booster(model_str=model)
-    found = tuple(booster.feature_name())
-    if found != FEATURES:
-        raise ArgumentError(
-            f"[scorer] the model looks at {', '.join(found)}, and here are {', '.join(FEATURES)}; "
-            "train it again with train_scorer"
-        )
-    return booster
+    return import_lightgbm().Booster(model_str=checked_model_text(model, FEATURES))

@@ -6,7 +6,6 @@ because the seed names it; the scorers that are measured to help are ``replay`` 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import warnings
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from accelera import settings
 from accelera.errors import ArgumentError, ScorerError
 from accelera.extras import needed_for
+from accelera.json_values import parse_json
 from accelera.policy import heuristic_scores
 from accelera.trace import Trace, content_hash, stack_distances
 
@@ -65,8 +65,8 @@ def parsed_ranking(answer: str, count: int) -> list[int]:
     """
     found = re.search(r"\[[\s\d,]*\]", answer)
     try:
-        ranking: list[int] = json.loads(found.group()) if found else []
-    except json.JSONDecodeError:
+        ranking: list[int] = parse_json(found.group()) if found else []
+    except ArgumentError:
         ranking = []
     if sorted(ranking) != list(range(count)):
         raise ScorerError(

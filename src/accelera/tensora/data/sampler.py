@@ -11,6 +11,7 @@ import numpy as np
 from accelera.errors import ArgumentError, UnsupportedError
 from accelera.tensora import random
 from accelera.tensora.random import Generator
+from accelera.tensora.state_kinds import matching_state
 
 Item = TypeVar("Item", covariant=True)
 _PIECE = 1 << 16
@@ -71,7 +72,7 @@ class _Random(Sampler[int]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the generator, which others may draw from as well, to the state that `state_dict` returned."""
-        self._source().state = state_dict["generator"]
+        self._source().state = matching_state("load_state_dict", state_dict, self.state_dict())["generator"]
 
 
 class RandomSampler(_Random):
@@ -335,7 +336,7 @@ class DistributedSampler(Sampler[int]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the epoch."""
-        self.epoch = state_dict["epoch"]
+        self.epoch = matching_state("load_state_dict", state_dict, self.state_dict())["epoch"]
 
 
 def state_of(sampler: Any) -> dict[str, Any]:

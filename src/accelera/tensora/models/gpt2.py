@@ -66,6 +66,12 @@ class GPT2Config(CausalLanguageModelConfig):
     scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
 
+    def matrix_elements(self) -> int:
+        """Return the number of elements of all weight matrices."""
+        width, inner = self.n_embd, self.n_inner or 4 * self.n_embd
+        embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2) + self.n_positions
+        return width * (embeddings + self.n_layer * (4 * width + 2 * inner))
+
 
 class _TransposedLinear(Module):
     """``input @ weight + bias``, with the weight as GPT-2's files have it: (in_features, out_features)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from accelera.errors import ArgumentError, MissingFileError, ShapeError
+from accelera.json_values import is_finite_number, parse_json, shown
 from accelera.tensora import dtypes, sort_search
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.autograd import no_grad
@@ -20,7 +21,7 @@ from accelera.tensora.nn.grouped_attention import KeyValueCache
 from accelera.tensora.nn.module import Module
 from accelera.tensora.random import Generator, default_generator
 from accelera.tensora.serialization.files import TensorFile, misfits
-from accelera.tensora.serialization.memory import fill
+from accelera.tensora.serialization.memory import fill, first_names
 
 __all__ = ["CausalLanguageModel", "CausalLanguageModelConfig", "activation"]
 
@@ -43,12 +44,55 @@ def activation(name: str) -> Callable[[Any], Any]:
     return _FUNCTIONS[name]
 
 
-class CausalLanguageModelConfig:
-    """Base of the configurations, which are frozen dataclasses with the names of ``config.json``."""
+_LARGEST_COUNT = 2**31 - 1
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _LARGEST_COUNT
+
+
+_COUNT = f"an integer from 1 to {_LARGEST_COUNT:,}"
+_FIELD_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_is_count, _COUNT),
+    "int | None": (lambda value: value is None or _is_count(value), f"{_COUNT}, or None"),
+    "float": (is_finite_number, "a finite number"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "Mapping[str, Any] | None": (lambda value: value is None or isinstance(value, Mapping), "an object"),
+}
+"""Condition of a field's value, and its description, by the annotation of the field."""
+
+
+class CausalLanguageModelConfig(ABC):
+    """Base of the configurations, which are frozen dataclasses with the names of ``config.json``.
+
+    Raises ArgumentError for a field of the wrong type, a count below 1 and a number that is not finite.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            is_valid, expected = _FIELD_RULES[str(field.type)]
+            value = getattr(self, field.name)
+            if not is_valid(value):
+                raise ArgumentError(
+                    f"[{type(self).__name__}] {field.name} is {shown(value, repr)}, expected {expected}; "
+                    "correct the configuration"
+                )
+
+    @abstractmethod
+    def matrix_elements(self) -> int:
+        """Return the number of elements of all weight matrices; scales and biases are not counted."""
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Any:
-        """Configuration from the entries of a ``config.json``, of which those of no meaning here are left."""
+        """Configuration from the entries of a ``config.json``, of which those of no meaning here are left.
+
+        Raises ArgumentError if `given` is not a mapping, or a value is not possible.
+        """
+        if not isinstance(given, Mapping):
+            raise ArgumentError(
+                f"[{cls.__name__}] the configuration is a {type(given).__name__}; give a JSON object"
+            )
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**{key: value for key, value in given.items() if key in known})
 
@@ -217,7 +261,8 @@ class CausalLanguageModel(Module, ABC):
         """
         place = Path(folder)
         files = _weight_files(place)
-        config = cls.config_class.from_dict(json.loads((place / "config.json").read_text()))
+        config = cls.config_class.from_dict(_document(place / "config.json"))
+        _check_size(place, config, files)
         kind = _floating_type(files[0]) if dtype is None else dtypes.as_dtype(dtype)
         made: Any = cls
         model = made(config, device=device, dtype=kind)
@@ -226,9 +271,9 @@ class CausalLanguageModel(Module, ABC):
 
     def _load(self, place: Path, files: list[TensorFile]) -> None:
         state = self.state_dict()
-        missing = set(state)
-        if getattr(self.config, "tie_word_embeddings", False):
-            missing.discard("lm_head.weight")
+        # A tensor with several names is in a file once, under any of them.
+        kept = first_names(state)
+        missing = set(kept.values())
         for file in files:
             names = {self._own_name(name): name for name in file.entries if not name.endswith(self.unused)}
             unknown = [theirs for ours, theirs in names.items() if ours not in state]
@@ -238,7 +283,7 @@ class CausalLanguageModel(Module, ABC):
                 raise ArgumentError(f"[from_pretrained] {file.path}: {'; '.join(faults[:10])}")
             for name, tensor in given.items():
                 fill(state[name], tensor)
-            missing.difference_update(given)
+            missing.difference_update(kept[ours] for ours in given)
         if missing:
             raise ArgumentError(f"[from_pretrained] {place} lacks {', '.join(sorted(missing)[:10])}")
 
@@ -276,13 +321,45 @@ def _weight_files(folder: Path) -> list[TensorFile]:
             )
     if whole.is_file():
         return [TensorFile(whole)]
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    outside = [name for name in names if Path(name).name != name]
+    return [TensorFile(folder / name) for name in _indexed_names(index)]
+
+
+def _indexed_names(index: Path) -> list[str]:
+    """Return the names of the files that an index lists, which must be in its folder."""
+    document = _document(index)
+    by_tensor = document.get("weight_map") if isinstance(document, dict) else None
+    names = [*by_tensor.values()] if isinstance(by_tensor, dict) else []
+    outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
     if not names or outside:
+        named = shown(outside[0], repr) if outside else "no files"
         raise ArgumentError(
-            f"[from_pretrained] {index} names {outside or 'no files'}; give files of its folder"
+            f"[from_pretrained] {index} names {named}; its weight_map must name files of its folder"
         )
-    return [TensorFile(folder / name) for name in names]
+    return sorted(set(names))
+
+
+_SMALL_ELEMENTS = 1 << 24
+"""Elements that a model may have in excess of its files: the names of what they lack are reported then."""
+
+
+def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[TensorFile]) -> None:
+    """Raise ArgumentError before memory is allocated for a model of which the files lack elements."""
+    stored = sum(math.prod(entry.shape) for file in files for entry in file.entries.values())
+    described = config.matrix_elements()
+    if described > stored + _SMALL_ELEMENTS:
+        raise ArgumentError(
+            f"[from_pretrained] {folder / 'config.json'} describes a model of at least {described:,} "
+            f"elements, the files have {stored:,}; get the configuration that belongs to the weights"
+        )
+
+
+def _document(path: Path) -> Any:
+    try:
+        return parse_json(path.read_bytes())
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"[from_pretrained] {path} cannot be read: {error}; get the file again"
+        ) from error
 
 
 def _floating_type(file: TensorFile) -> Any:

@@ -67,11 +67,20 @@ class LlamaConfig(CausalLanguageModelConfig):
     attention_dropout: float = 0.0
     tie_word_embeddings: bool = False
 
+    def matrix_elements(self) -> int:
+        """Return the number of elements of all weight matrices."""
+        head = self.head_dim or self.hidden_size // self.num_attention_heads
+        queries = head * self.num_attention_heads
+        keys = head * (self.num_key_value_heads or self.num_attention_heads)
+        layer = 2 * queries + 2 * keys + 3 * self.intermediate_size
+        embeddings = self.vocab_size * (1 if self.tie_word_embeddings else 2)
+        return self.hidden_size * (embeddings + self.num_hidden_layers * layer)
+
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> Any:
         """Configuration from the entries of a ``config.json``; newer ones have all of rotation together."""
-        rotation = given.get("rope_parameters")
-        if not rotation:
+        rotation = given.get("rope_parameters") if isinstance(given, Mapping) else None
+        if not isinstance(rotation, Mapping) or not rotation:
             return super().from_dict(given)
         theta = rotation.get("rope_theta", cls.rope_theta)
         return super().from_dict({**given, "rope_theta": theta, "rope_scaling": rotation})

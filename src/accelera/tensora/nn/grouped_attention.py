@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
+from accelera.json_values import is_finite_number, shown
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.core import native
@@ -46,7 +47,9 @@ class RotaryEmbedding:
     ) -> None:
         if head_dim < 2 or head_dim % 2:
             raise ArgumentError(f"[RotaryEmbedding] head_dim={head_dim}; give an even number")
-        frequencies = [base ** (-i / head_dim) for i in range(0, head_dim, 2)]
+        if not is_finite_number(base) or base <= 0:
+            raise ArgumentError(f"[RotaryEmbedding] base={shown(base, repr)}; give a finite number above 0")
+        frequencies = [float(base) ** (-i / head_dim) for i in range(0, head_dim, 2)]
         self.frequencies = _scaled(frequencies, scaling or {})
 
     def __call__(self, positions: Any, dtype: Any) -> tuple[Any, Any]:
@@ -75,7 +78,8 @@ def _scaled(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
     if kind == "default":
         return frequencies
     if kind == "linear":
-        return [each / scaling["factor"] for each in frequencies]
+        factor = _scaling_number(scaling, "factor")
+        return [each / factor for each in frequencies]
     if kind == "llama3":
         return [_llama3(each, scaling) for each in frequencies]
     raise ArgumentError(f"[RotaryEmbedding] rope_type={kind!r}; give 'default', 'linear' or 'llama3'")
@@ -83,10 +87,24 @@ def _scaled(frequencies: list[float], scaling: Mapping[str, Any]) -> list[float]
 
 def _llama3(frequency: float, scaling: Mapping[str, Any]) -> float:
     """Frequency divided by the factor if its wave is long, and in between if it is of medium length."""
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    waves = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    low, high = (_scaling_number(scaling, f"{end}_freq_factor") for end in ("low", "high"))
+    if low >= high:
+        raise ArgumentError(
+            f"[RotaryEmbedding] low_freq_factor={low} and high_freq_factor={high}; give the smaller one first"
+        )
+    waves = _scaling_number(scaling, "original_max_position_embeddings") * frequency / (2 * math.pi)
     kept = min(max((waves - low) / (high - low), 0.0), 1.0)
-    return float((1 - kept) * frequency / scaling["factor"] + kept * frequency)
+    return (1 - kept) * frequency / _scaling_number(scaling, "factor") + kept * frequency
+
+
+def _scaling_number(scaling: Mapping[str, Any], name: str) -> float:
+    """Return a number of the scaling; raises ArgumentError unless it is finite and above 0."""
+    value = scaling.get(name)
+    if not is_finite_number(value) or value <= 0:
+        raise ArgumentError(
+            f"[RotaryEmbedding] {name} of the scaling is {shown(value, repr)}; give a finite number above 0"
+        )
+    return float(value)
 
 
 def rotate(x: Any, rotation: tuple[Any, Any]) -> Any:

@@ -25,6 +25,7 @@ from accelera.tensora.serialization.files import (
     write_elements,
 )
 from accelera.tensora.serialization.memory import fill, first_names
+from accelera.tensora.state_kinds import is_alike, kind_of
 
 _VERSION = 1
 _MARK = "accelera_checkpoint"
@@ -291,7 +292,7 @@ def _optimizer_mismatches(name: str, part: Any, tree: Mapping[Any, Any]) -> list
         f"option {option!r} of {name} is {value!r:.40}"
         for group, mine in zip(groups, own, strict=True)
         for option, value in group.items()
-        if option != "params" and not (option in mine and _is_alike(value, mine[option]))
+        if option != "params" and not (option in mine and is_alike(value, mine[option]))
     ]
     return faults + _state_mismatches(name, part, states)
 
@@ -302,25 +303,13 @@ def _state_mismatches(name: str, part: Any, states: Mapping[Any, Any]) -> list[s
         return [f"the states of {name} are damaged"]
     own = next(iter(part.state.values()), None)
     first = next(iter(states.values()), {}) if own is None else own
-    kinds = {key: _kind_of(value) for key, value in first.items()}
+    kinds = {key: kind_of(value) for key, value in first.items()}
     wrong = [
         f"the state of parameter {number} of {name} has {', '.join(map(str, state))}"
         for number, state in states.items()
-        if {key: _kind_of(value) for key, value in state.items()} != kinds
+        if {key: kind_of(value) for key, value in state.items()} != kinds
     ]
     return wrong[:1]
-
-
-def _is_alike(value: Any, other: Any) -> bool:
-    """Return whether an option may have both values: of one kind, or unset."""
-    return value is None or other is None or _kind_of(value) == _kind_of(other)
-
-
-def _kind_of(value: Any) -> str:
-    """Return the kind of a value; integers, floats and booleans are one, as options may be given as any."""
-    if isinstance(value, Tensor):
-        return "tensor"
-    return "number" if isinstance(value, (int, float)) else type(value).__name__
 
 
 def _restore(parts: dict[str, tuple[Any, Any]]) -> None:

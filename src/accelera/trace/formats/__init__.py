@@ -17,6 +17,7 @@ from accelera.errors import MissingFileError, StoreError, TraceFormatError, Unkn
 from accelera.extras import needed_for
 from accelera.similar import files_like
 from accelera.trace.trace import Trace
+from accelera.user_paths import user_path
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
     OSError
         There is no such file, or it cannot be read.
     """
-    place = Path(path).expanduser()
+    place = user_path(path, "read_trace")
     nbytes = _size(place)
     module = _chosen(place, format).load()
     if not hasattr(module, "read"):
@@ -113,7 +114,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     OSError
         As ``read_trace`` does.
     """
-    place = Path(path).expanduser()
+    place = user_path(path, "write_trace")
     module = _chosen(place, format).load()
     if not hasattr(module, "write"):
         raise _one_way(place, "written", "read")
@@ -125,11 +126,11 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
 
 def _size(path: Path) -> int:
     """Return a file's bytes; raises MissingFileError with files of similar names, StoreError for a folder."""
-    if path.is_dir():
+    if os.path.isdir(path):  # also for names that no file has, at which Path.is_dir raises
         raise StoreError(f"[read_trace] {path} is a folder; give a trace file in it")
-    if path.exists():
+    if os.path.exists(path):
         return path.stat().st_size
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise MissingFileError(f"[read_trace] no file {path}: there is no folder {path.parent}")
     near = files_like(path)
     hint = f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent.resolve()}"

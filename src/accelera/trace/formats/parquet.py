@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import TraceFormatError
+from accelera.json_values import parse_json
 from accelera.trace.dataframe import STORED, codes_and_values, numbers
 from accelera.trace.formats.tables import facts_of, trace_of, trace_of_table
 from accelera.trace.trace import Trace
@@ -46,7 +47,7 @@ def read(path: Path) -> Trace:
 
 def _facts(stored: bytes) -> Any:
     try:
-        return json.loads(stored)
+        return parse_json(stored)
     except ValueError:
         return None
 

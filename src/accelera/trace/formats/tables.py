@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
-from accelera.trace.columns import MOST_STEPS, most_steps, shown
+from accelera.json_values import shown
+from accelera.trace.columns import MOST_STEPS, most_steps
 from accelera.trace.dataframe import Label, columns_of_frame, idle_steps, model_type_of
 from accelera.trace.trace import Trace, content_hash
 

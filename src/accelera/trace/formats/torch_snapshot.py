@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 from accelera._native import find_oversized_opcode
 from accelera.errors import TraceFormatError
+from accelera.json_values import shown
 from accelera.trace.access import Kind
-from accelera.trace.columns import BadCell, shown
+from accelera.trace.columns import BadCell
 from accelera.trace.formats.json import document_of
 from accelera.trace.trace import Trace
 
@@ -83,8 +84,8 @@ def _unpickled(path: Path, data: bytes) -> Any:
     position = find_oversized_opcode(data)
     if position >= 0:
         raise TraceFormatError(
-            f"[read_trace] {path} is damaged or malicious: the opcode at byte {position} would take more "
-            "memory than the file describes; record the snapshot again"
+            f"[read_trace] {path} is damaged or malicious: the opcode at byte {position} takes more "
+            "memory or time than the file describes; record the snapshot again"
         )
     file = io.BytesIO(data)
     try:
@@ -123,7 +124,9 @@ def _op(entry: dict[str, Any]) -> str:
     """Return the function that allocated, as far as stacks were recorded."""
     frames = entry.get("frames")
     first = frames[0] if isinstance(frames, list) and frames else None
-    name = str(first.get("name", "")) if isinstance(first, dict) else ""
+    name = first.get("name", "") if isinstance(first, dict) else ""
+    if not isinstance(name, str):  # a few bytes can describe a list that is written out in gigabytes
+        return ""
     return name.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from accelera.atomic import atomic_write
 from accelera.errors import ArgumentError, StoreError, UnknownNameError
+from accelera.user_paths import user_path
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +157,7 @@ def make_folder(storage: str | os.PathLike[str], name: str) -> tuple[Path, str]:
         )
     if name in ("", "..") or Path(name).name != name:
         raise ArgumentError(f"[train] name={name!r}: give the name of one folder in {storage}")
-    folder = Path(storage).expanduser().absolute() / name
+    folder = user_path(storage, "train").absolute() / name
     if not folder.parent.parent.is_dir():
         raise StoreError(
             f"[train] storage={str(storage)!r}: there is no folder {folder.parent.parent}, and only the last"

@@ -10,6 +10,7 @@ from typing import Any
 from accelera.errors import ArgumentError
 from accelera.tensora.optim.lr_scheduler.epochs import CosineAnnealingWarmRestarts, LRScheduler, each_group
 from accelera.tensora.python_calls import host_call
+from accelera.tensora.state_kinds import matching_state
 
 
 class ChainedScheduler:
@@ -40,10 +41,11 @@ class ChainedScheduler:
         return {"_last_lr": self._last_lr, "_schedulers": [each.state_dict() for each in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self._last_lr = state_dict["_last_lr"]
-        for each, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            each.load_state_dict(state)
+        """Restore a state that `state_dict` returned; raises ArgumentError for any other."""
+        state = matching_state("ChainedScheduler.load_state_dict", state_dict, self.state_dict())
+        self._last_lr = state["_last_lr"]
+        for each, part in zip(self._schedulers, state["_schedulers"], strict=True):
+            each.load_state_dict(part)
 
 
 class SequentialLR(LRScheduler):
@@ -101,10 +103,11 @@ class SequentialLR(LRScheduler):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        for each, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
-            each.load_state_dict(state)
-        self.__dict__.update({name: value for name, value in state_dict.items() if name != "_schedulers"})
+        """Restore a state that `state_dict` returned; raises ArgumentError for any other."""
+        state = matching_state("SequentialLR.load_state_dict", state_dict, self.state_dict())
+        for each, part in zip(self._schedulers, state.pop("_schedulers"), strict=True):
+            each.load_state_dict(part)
+        self.__dict__.update(state)
 
 
 class ReduceLROnPlateau:
@@ -194,5 +197,6 @@ class ReduceLROnPlateau:
         return {name: value for name, value in self.__dict__.items() if name != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self.__dict__.update(state_dict)
+        """Restore a state that `state_dict` returned; raises ArgumentError for any other."""
+        op = "ReduceLROnPlateau.load_state_dict"
+        self.__dict__.update(matching_state(op, state_dict, self.state_dict()))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.tensora.python_calls import host_call
+from accelera.tensora.state_kinds import matching_state
 
 Factor: TypeAlias = Callable[[int], float]
 
@@ -78,8 +79,9 @@ class LRScheduler(ABC):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
-        self.__dict__.update(state_dict)
+        """Restore a state that `state_dict` returned; raises ArgumentError for any other."""
+        op = f"{type(self).__name__}.load_state_dict"
+        self.__dict__.update(matching_state(op, state_dict, self.state_dict()))
 
 
 class _ByFunction(LRScheduler):
