@@ -63,8 +63,8 @@ class InterruptibleBlas {
 
     /// Whether the call is given up; asks for an interrupt now and then.
     bool is_given_up();
-    /// Let a call of this thread find zeros in its matrix once it is given up: an iteration then ends at once.
-    /// Without it the QR algorithm goes on with what parallel sections have left.
+    /// Let a call of this thread find zeros in its matrix once it is given up: an iteration then ends at
+    /// once. Without it the QR algorithm goes on with what parallel sections have left.
     static void clear_when_given_up(void* matrix, int64_t nbytes);
     /// Throw what the interrupt is for where the call was given up.
     void finish();
