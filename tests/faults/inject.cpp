@@ -41,6 +41,7 @@ std::atomic<long> failing{0}, passed{0};
 std::atomic<bool> persistent{false};
 struct {
     uintptr_t begin, end;
+    bool is_interpreter;
 } modules[most_modules];
 int module_count = 0;
 char folder[4096] = "";
@@ -54,12 +55,15 @@ bool fails(Gate gate) {
 
 bool is_armed(Gate gate) { return armed.load(std::memory_order_relaxed) & gate; }
 
-bool is_watched(const void* caller) {
+bool is_in_module(const void* caller, bool is_interpreter) {
     const auto address = reinterpret_cast<uintptr_t>(caller);
     for (int i = 0; i < module_count; ++i)
-        if (modules[i].begin <= address && address < modules[i].end) return true;
+        if (modules[i].is_interpreter == is_interpreter && modules[i].begin <= address &&
+            address < modules[i].end)
+            return true;
     return false;
 }
+bool is_watched(const void* caller) { return is_in_module(caller, false); }
 
 bool is_in_folder(const char* path) {
     return *folder && std::strncmp(path, folder, std::strlen(folder)) == 0;
@@ -90,7 +94,9 @@ bool refuses_path(Gate gate, const char* path, int error) {
     return true;
 }
 
-bool refuses_block(size_t nbytes) { return nbytes >= least_block_bytes && fails(block); }
+bool refuses_block(size_t nbytes, const void* caller) {
+    return nbytes >= least_block_bytes && is_armed(block) && !is_in_module(caller, true) && fails(block);
+}
 
 template <typename Function>
 Function next(const char* name) {
@@ -99,10 +105,20 @@ Function next(const char* name) {
 
 void* allocate(size_t nbytes, const void* caller) {
     if (is_armed(object) && is_watched(caller) && fails(object)) throw std::bad_alloc();
-    if (refuses_block(nbytes)) throw std::bad_alloc();
+    if (refuses_block(nbytes, caller)) throw std::bad_alloc();
     void* const memory = __libc_malloc(nbytes ? nbytes : 1);
     if (!memory) throw std::bad_alloc();
     return memory;
+}
+
+void* map(void* address, size_t nbytes, int protection, int flags, int file, off_t offset,
+          const void* caller) {
+    const bool anonymous = flags & MAP_ANONYMOUS;
+    if (anonymous ? refuses_block(nbytes, caller) : refuses_file(opens, file, ENOMEM)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return reinterpret_cast<void*>(syscall(SYS_mmap, address, nbytes, protection, flags, file, offset));
 }
 
 }  // namespace
@@ -111,8 +127,8 @@ void* allocate(size_t nbytes, const void* caller) {
 
 extern "C" {
 
-void inject_watch_module(uintptr_t begin, uintptr_t end) {
-    if (module_count < most_modules) modules[module_count++] = {begin, end};
+void inject_add_module(uintptr_t begin, uintptr_t end, int is_interpreter) {
+    if (module_count < most_modules) modules[module_count++] = {begin, end, is_interpreter != 0};
 }
 void inject_watch_folder(const char* path) { std::snprintf(folder, sizeof folder, "%s", path); }
 /// Let passage `number` through one of `gates` fail, and with `persists` all later ones.
@@ -131,48 +147,44 @@ long inject_disarm() {
 // --- memory
 
 void* malloc(size_t nbytes) {
-    if (refuses_block(nbytes)) {
+    if (refuses_block(nbytes, __builtin_return_address(0))) {
         errno = ENOMEM;
         return nullptr;
     }
     return __libc_malloc(nbytes);
 }
 void* calloc(size_t count, size_t nbytes) {
-    if (count && nbytes >= least_block_bytes / count && refuses_block(count * nbytes)) {
+    if (count && nbytes >= least_block_bytes / count &&
+        refuses_block(count * nbytes, __builtin_return_address(0))) {
         errno = ENOMEM;
         return nullptr;
     }
     return __libc_calloc(count, nbytes);
 }
 void* realloc(void* memory, size_t nbytes) {
-    if (refuses_block(nbytes)) {
+    if (refuses_block(nbytes, __builtin_return_address(0))) {
         errno = ENOMEM;
         return nullptr;
     }
     return __libc_realloc(memory, nbytes);
 }
 void* aligned_alloc(size_t alignment, size_t nbytes) {
-    if (refuses_block(nbytes)) {
+    if (refuses_block(nbytes, __builtin_return_address(0))) {
         errno = ENOMEM;
         return nullptr;
     }
     return __libc_memalign(alignment, nbytes);
 }
 int posix_memalign(void** memory, size_t alignment, size_t nbytes) {
-    if (refuses_block(nbytes)) return ENOMEM;
+    if (refuses_block(nbytes, __builtin_return_address(0))) return ENOMEM;
     *memory = __libc_memalign(alignment, nbytes);
     return *memory ? 0 : ENOMEM;
 }
 void* mmap(void* address, size_t nbytes, int protection, int flags, int file, off_t offset) {
-    const bool anonymous = flags & MAP_ANONYMOUS;
-    if ((anonymous && refuses_block(nbytes)) || (!anonymous && refuses_file(opens, file, ENOMEM))) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    return reinterpret_cast<void*>(syscall(SYS_mmap, address, nbytes, protection, flags, file, offset));
+    return map(address, nbytes, protection, flags, file, offset, __builtin_return_address(0));
 }
 void* mmap64(void* address, size_t nbytes, int protection, int flags, int file, off_t offset) {
-    return mmap(address, nbytes, protection, flags, file, offset);
+    return map(address, nbytes, protection, flags, file, offset, __builtin_return_address(0));
 }
 
 // --- files
@@ -266,5 +278,5 @@ void* operator new(size_t nbytes) { return allocate(nbytes, __builtin_return_add
 void* operator new[](size_t nbytes) { return allocate(nbytes, __builtin_return_address(0)); }
 void* operator new(size_t nbytes, const std::nothrow_t&) noexcept {
     if (is_armed(object) && is_watched(__builtin_return_address(0)) && fails(object)) return nullptr;
-    return refuses_block(nbytes) ? nullptr : __libc_malloc(nbytes ? nbytes : 1);
+    return refuses_block(nbytes, __builtin_return_address(0)) ? nullptr : __libc_malloc(nbytes ? nbytes : 1);
 }

@@ -206,8 +206,9 @@ def _into_file(name: str) -> Callable[[Path], Case]:
         def state() -> Any:
             return tuple(np.load(folder / operand) for operand in OPERANDS)
 
-        # What a failed run leaves is what the next one resumes from.
-        kept = (*OPERANDS, *(f"{scenario.out}{end}" for end in ("", ".journal", ".partial")))
+        # A failed run leaves what the next one resumes from, and one whose last step fails what that removes.
+        ends = ("", ".journal", ".partial", ".replaced")
+        kept = (*OPERANDS, *(f"{scenario.out}{end}" for end in ends))
         return Case(attempt, state, lambda: attempt(resume=True), folder, kept)
 
     return build

@@ -31,6 +31,7 @@ GATES = {"new": 1, "block": 2, "open": 4, "read": 8, "write": 16, "flush": 32, "
 INJECTOR = "ACCELERA_TEST_INJECTOR"
 """Variable that names the shared object that was loaded before all others."""
 MODULES = ("/_native.", "/_tensora.")
+INTERPRETER = ("/libpython", os.path.realpath(sys.executable))
 EXHAUSTIVE = 24
 """Passages that are all tried; of later ones a sample is."""
 
@@ -41,14 +42,15 @@ class Injector:
     def __init__(self, folder: Path) -> None:
         self.library = ctypes.CDLL(os.environ[INJECTOR])
         self.library.inject_disarm.restype = ctypes.c_long
-        self.library.inject_watch_module.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        self.library.inject_add_module.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
         self.library.inject_arm.argtypes = [ctypes.c_uint, ctypes.c_long, ctypes.c_int]
         self.library.inject_watch_folder(os.fsencode(folder))
         with open("/proc/self/maps") as lines:
             for line in lines:
-                if " r-xp " in line and any(name in line for name in MODULES):
+                is_interpreter = any(name in line for name in INTERPRETER)
+                if " r-xp " in line and (is_interpreter or any(name in line for name in MODULES)):
                     begin, end = (int(number, 16) for number in line.split()[0].split("-"))
-                    self.library.inject_watch_module(begin, end)
+                    self.library.inject_add_module(begin, end, int(is_interpreter))
 
     @contextlib.contextmanager
     def failing(self, gates: int, number: int, *, persists: bool) -> Iterator[list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import StoreError, StoreFormatError
+from accelera.errors import OutOfMemoryError, StoreError, StoreFormatError
 from accelera.memory.probe import trim_heap
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import parse_dtype
@@ -66,16 +66,25 @@ class ChunkedStore(Store):
             raise StoreError(f"[{op}] {self.name} is closed; open it again")
         return self._array
 
+    def _out_of_memory(self, op: str, part: Region) -> OutOfMemoryError:
+        """Return the error of a chunk for which the process has no memory."""
+        return OutOfMemoryError(
+            f"[{op}] {self.name} at {part}: no memory for the chunk; end other work, or use smaller chunks"
+        )
+
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Copy the chunks under ``region`` into ``out``; return its bytes.
 
-        Raises StoreError when a chunk cannot be read or decoded.
+        Raises StoreError when a chunk cannot be read or decoded, OutOfMemoryError when there is no memory
+        for it.
         """
         array = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
         for part, place in parts(region, self._borders()):
             try:
                 self._fetch(array, part, out[view_key(place)])
+            except MemoryError as error:
+                raise self._out_of_memory("read", part) from error
             except Exception as error:  # whatever the library, a codec or the filesystem raises
                 raise StoreError(f"[read] {self.name} at {part}: {error}; {self.fault}") from error
             self._give_back()
@@ -84,7 +93,8 @@ class ChunkedStore(Store):
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Copy ``data`` into the chunks under ``region``; return its bytes.
 
-        Raises StoreError when the array is open for reading only, or a chunk cannot be written.
+        Raises StoreError when the array is open for reading only, or a chunk cannot be written,
+        OutOfMemoryError when there is no memory for it.
         """
         array = self._open("write")
         check_transfer("write", self.shape, self.dtype, region, data)
@@ -93,6 +103,8 @@ class ChunkedStore(Store):
         for part, place in parts(region, self._write_borders()):
             try:
                 self._put(array, part, data[view_key(place)])
+            except MemoryError as error:
+                raise self._out_of_memory("write", part) from error
             except Exception as error:  # whatever the library, a codec or the filesystem raises
                 raise StoreError(f"[write] {self.name} at {part}: {error}; check the disk") from error
             self._give_back()
