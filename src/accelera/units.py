@@ -104,7 +104,7 @@ def parse_fraction(text: str) -> float:
     value = float(number) / 100 if trimmed.endswith("%") else float(number)
     if not 0 < value <= 1:
         raise ArgumentError(
-            f"[units] {shown(text, repr)} is not above 0 and at most 1; write for example '60%'"
+            f"[units] {shown(text, repr)} is no share above 0 and at most 1; write for example '60%'"
         )
     return value
 
