@@ -46,3 +46,13 @@ def test_damaged_text_is_refused(pattern: str, replacement: str, problem: str) -
     damaged = re.sub(pattern, replacement, shipped_model(), count=1)
     with pytest.raises(ArgumentError, match=problem):
         learned_scores(generate_synthetic_trace(num_layers=1), damaged)
+
+
+def test_a_threshold_beyond_all_finite_values_is_kept() -> None:
+    text = re.sub(r"threshold=\S+", "threshold=inf", shipped_model(), count=1)
+    rows = np.random.default_rng(1).normal(size=(50, len(FEATURES)))
+    expected, found = (
+        lightgbm.Booster(model_str=each).predict(rows, num_threads=1)
+        for each in (text, checked_model_text(text, FEATURES))
+    )
+    np.testing.assert_array_equal(found, expected)

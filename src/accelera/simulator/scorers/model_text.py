@@ -18,9 +18,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _PER_NODE = ("split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child")
 _PER_LEAF = ("leaf_value", "leaf_weight", "leaf_count")
 _OF_NODES = ("internal_value", "internal_weight", "internal_count")
-_REAL = frozenset(
-    {"split_gain", "threshold", "leaf_value", "leaf_weight", "internal_value", "internal_weight"}
-)
+_REAL = frozenset({"split_gain", "leaf_value", "leaf_weight", "internal_value", "internal_weight"})
 _NUMERICAL_DECISIONS = frozenset(range(0, 16, 2))
 """Codes of a comparison with a threshold; odd ones are of categories."""
 _FIXED = {"num_class": "1", "num_tree_per_iteration": "1", "label_index": "0"}
@@ -114,6 +112,8 @@ def _column(entries: Mapping[str, str], name: str, count: int) -> str:
     """Return ``count`` numbers as text; the column of a single leaf may be empty, as LightGBM writes it."""
     if not entries.get(name) and count <= 1 and name != "leaf_value":
         return ""
+    if name == "threshold":
+        return " ".join(_words(entries, name, count, _is_threshold))
     return " ".join((_finite_numbers if name in _REAL else _any_whole_numbers)(entries, name, count))
 
 
@@ -139,11 +139,14 @@ def _is_finite(word: str) -> bool:
         return False
 
 
+def _is_threshold(word: str) -> bool:
+    """Return whether a word is a number; LightGBM writes ``inf`` where all finite values are on one side."""
+    return word in ("inf", "-inf") or _is_finite(word)
+
+
 def _words(entries: Mapping[str, str], name: str, count: int, is_valid: Callable[[str], bool]) -> list[str]:
     words = entries.get(name, "").split()
-    _require(
-        len(words) == count and all(map(is_valid, words)), name, entries.get(name), f"{count} finite numbers"
-    )
+    _require(len(words) == count and all(map(is_valid, words)), name, entries.get(name), f"{count} numbers")
     return words
 
 
