@@ -51,6 +51,7 @@ coverage: $(installed) ## lines and branches of csrc that the tests execute
 	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/instrumented.py coverage $(ARGS)
 
 fuzz: $(installed) ## damaged files for every reader; ARGS="--seconds 3600 TARGET ...", or --list
+	$(pip) install --only-binary :all: 'atheris>=2.3' || echo "no Atheris for this Python: Hypothesis stands in" >&2
 	$(bin)/python -m tests.fuzz $(ARGS)
 
 check: lint ## for daily work: lint, and the quickest tests of each part

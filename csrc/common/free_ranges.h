@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -9,15 +10,15 @@ namespace accelera {
 
 /// Free ranges of addresses, by place and by size. Neighbours are joined.
 ///
-/// Memory ends in destructors, which cannot fail, so only `reserve` allocates: before a block is taken out of
-/// a range, for the range that its end leaves. With one call for each block there are always enough nodes.
+/// Memory ends in destructors, which cannot fail, so only `reserve` allocates, before a block is taken.
+/// Beside n blocks there are at most n + 1 ranges, and as many nodes are kept.
 class FreeRanges {
   public:
     using ByPlace = std::map<int64_t, int64_t>;            ///< begin -> end
     using BySize = std::set<std::pair<int64_t, int64_t>>;  ///< (bytes, begin)
 
     FreeRanges(int64_t begin, int64_t end) {
-        reserve();
+        reserve(0);
         insert(begin, end);
     }
     /// Nothing but one range is free.
@@ -29,12 +30,14 @@ class FreeRanges {
     const ByPlace& by_place() const { return by_place_; }
     const BySize& by_size() const { return by_size_; }
 
-    /// Have nodes for one block more.
-    void reserve() {
-        ByPlace place{{--spare_, 0}};
-        BySize size{{spare_, 0}};
-        spare_places_.insert(place.extract(place.begin()));
-        spare_sizes_.insert(size.extract(size.begin()));
+    /// Have nodes for the ranges beside so many blocks.
+    void reserve(size_t blocks) {
+        while (by_place_.size() + spare_places_.size() < blocks + 1) {
+            ByPlace place{{--spare_, 0}};
+            BySize size{{spare_, 0}};
+            spare_places_.insert(place.extract(place.begin()));
+            spare_sizes_.insert(size.extract(size.begin()));
+        }
     }
     /// Take the bytes of a block out of the range that starts at `begin`.
     void take(int64_t begin, int64_t block_begin, int64_t block_end) noexcept {

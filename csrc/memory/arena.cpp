@@ -241,7 +241,7 @@ void* Arena::place(int64_t nbytes, int64_t alignment, int64_t id) {
     const int64_t top_page = std::max(top_page_, (start + taken - 1) / page_bytes + 1);
     if (static_cast<int64_t>(touched_.size()) * 64 < top_page)
         touched_.resize(std::max(2 * touched_.size(), static_cast<size_t>(top_page + 63) / 64));
-    free_.reserve();
+    free_.reserve(used_.size() + 1);
     used_.emplace(start, Block{nbytes, id});
     free_.take(range, start, start + taken);
     top_page_ = top_page;

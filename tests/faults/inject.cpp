@@ -33,7 +33,9 @@ namespace {
 
 enum Gate : unsigned { object = 1, block = 2, opens = 4, reads = 8, writes = 16, flushes = 32, threads = 64 };
 
-constexpr size_t least_block_bytes = 16 << 10;
+// More than the buffers of NumPy's iterators, which reports one that fails without the interpreter's lock,
+// and crashes.
+constexpr size_t least_block_bytes = (128 << 10) + 1;
 constexpr int most_modules = 8;
 
 std::atomic<unsigned> armed{0};

@@ -179,7 +179,7 @@ def test_streams_and_memory_of_another_device_are_refused(emulated: Device) -> N
 
 
 def test_errors_of_kernels_are_sticky(emulated: Device) -> None:
-    function, x = emulated.function("a.x[threadIdx.x + (1 << 20)] = 1;"), emulated.memory()
+    function, x = emulated.function("*reinterpret_cast<volatile int*>(8) = 1;"), emulated.memory()
     argument = ctypes.c_ulonglong(x.value)
     parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     assert emulated.driver.cuLaunchKernel(function, 1, 1, 1, N, 1, 1, 0, None, parameters, None) == 0

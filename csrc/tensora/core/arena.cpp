@@ -18,7 +18,7 @@ void AddressRanges::reset(int64_t capacity) {
 }
 
 void AddressRanges::carve(int64_t begin, int64_t place, int64_t nbytes) {
-    gaps_.reserve();
+    gaps_.reserve(used_.size() + 1);
     used_.emplace(place, nbytes);
     gaps_.take(begin, place, place + nbytes);
     used_bytes_ += nbytes;
