@@ -62,7 +62,7 @@ def test_a_capacity_may_be_a_share_of_the_peak_everywhere() -> None:
     ("given", "kind", "says"),
     [
         ({}, TypeError, "dict is no hierarchy"),
-        ("0%", ValueError, "not above 0"),
+        ("0%", ValueError, "no share above 0"),
         ("7parsecs", ValueError, "unknown unit"),
         ("lots", UnknownNameError, "no hierarchy is called 'lots'"),
         (2**70, ValueError, r"over 2\*\*62 bytes"),
