@@ -36,7 +36,7 @@ ui: $(pages) ## the Copilot in a browser, until Ctrl-C; ARGS="--ui-port 8501" an
 test: test-native ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
 
-test-native: $(installed) ## the C++ tests, built beside the extension modules; ARGS goes to them only here
+test-native: $(installed) ## the C++ tests, built in the folder of the extension modules; ARGS goes to them only here
 	@build=$$(dirname "$$(ls build/cp*/CMakeCache.txt | head -n 1)") && \
 	    $(bin)/cmake --build "$$build" --target accelera_tests && \
 	    "$$build/accelera_tests" $(if $(filter test-native,$(MAKECMDGOALS)),$(ARGS))
@@ -51,7 +51,7 @@ coverage: $(installed) ## lines and branches of csrc that the tests execute
 	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/instrumented.py coverage $(ARGS)
 
 fuzz: $(installed) ## damaged files for every reader; ARGS="--seconds 3600 TARGET ...", or --list
-	$(pip) install --only-binary :all: 'atheris>=2.3' || echo "no Atheris for this Python: Hypothesis stands in" >&2
+	$(pip) install --only-binary :all: 'atheris>=2.3' || echo "no Atheris for this Python: using Hypothesis" >&2
 	$(bin)/python -m tests.fuzz $(ARGS)
 
 check: lint ## for daily work: lint, and the quickest tests of each part

@@ -6,7 +6,7 @@
 
 That python needs torch, and the machine needs the CUDA toolkit. Pip installs missing packages into
 build/gpu/env, which takes all others from that python. Without a network they come from the wheels in
-``--wheels``; if that fails, the check runs what it can, with SciPy's OpenBLAS in place of scipy_openblas32.
+``--wheels``; if that fails, the remaining steps run, with SciPy's OpenBLAS in place of scipy_openblas32.
 The build goes to build/gpu. Steps run in the order of their risk; a step that lacks a package or time is
 skipped, with the reason. Results, also of the steps so far, go to ``--output`` and to benchmarks/results.
 """
@@ -254,8 +254,8 @@ def _pytest(python: str) -> list[str]:
 
 def _sanitizer(tool: str) -> list[str]:
     """Return the command that runs another one under one of the tools of compute-sanitizer."""
-    beside = Path(shutil.which("nvcc") or "nvcc").resolve().parent / "compute-sanitizer"
-    path = shutil.which("compute-sanitizer") or (str(beside) if beside.exists() else "compute-sanitizer")
+    sibling = Path(shutil.which("nvcc") or "nvcc").resolve().parent / "compute-sanitizer"
+    path = shutil.which("compute-sanitizer") or (str(sibling) if sibling.exists() else "compute-sanitizer")
     return [path, "--tool", tool, "--error-exitcode", "9"]
 
 

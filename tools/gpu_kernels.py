@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
     failures = 0
     for name in [options.only] if options.only else runs:
         pairs = zip(runs[name](options.device), runs[name]("cpu"), strict=True)
-        same = all(np.allclose(values, wanted, rtol=1e-3, atol=1e-3) for values, wanted in pairs)
+        same = all(np.allclose(values, expected, rtol=1e-3, atol=1e-3) for values, expected in pairs)
         failures += not same
         print(f"{name}: {'same' if same else 'DIFFERENT'}", flush=True)
     return 1 if failures else 0

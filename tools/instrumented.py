@@ -43,7 +43,7 @@ def build(name: str) -> Path:
 def environment(name: str, folder: Path) -> tuple[str, dict[str, str]]:
     """Return a Python whose ``accelera`` has the instrumented modules, and the variables for it.
 
-    It is a virtual environment over this one: the package's files are links beside the modules, and the
+    It is a virtual environment over this one: the package's files are links next to the modules, and the
     ``.pth`` files of this environment, which lead to the usual modules, are not read.
     """
     overlay = folder / "site"
@@ -73,8 +73,8 @@ def environment(name: str, folder: Path) -> tuple[str, dict[str, str]]:
 
 def _library(name: str) -> str:
     """Return the path of a library of the compiler."""
-    found = subprocess.run(["c++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    return str(Path(found.stdout.strip()).resolve())
+    output = subprocess.run(["c++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return str(Path(output.stdout.strip()).resolve())
 
 
 def _run(command: list[str], variables: dict[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ def sanitize(only: str | None, arguments: list[str]) -> None:
 
 
 def coverage(arguments: list[str]) -> None:
-    """Run all tests on the build that counts, and print what they reach."""
+    """Run all tests on the build that counts, and print the coverage."""
     folder = build("coverage")
     for counts in folder.rglob("*.gcda"):
         counts.unlink()

@@ -11,7 +11,7 @@ namespace accelera {
 /// Free ranges of addresses, by place and by size. Neighbours are joined.
 ///
 /// Memory ends in destructors, which cannot fail, so only `reserve` allocates, before a block is taken.
-/// Beside n blocks there are at most n + 1 ranges, and as many nodes are kept.
+/// n blocks separate at most n + 1 free ranges, so that many nodes are allocated in advance.
 class FreeRanges {
   public:
     using ByPlace = std::map<int64_t, int64_t>;            ///< begin -> end
@@ -30,7 +30,7 @@ class FreeRanges {
     const ByPlace& by_place() const { return by_place_; }
     const BySize& by_size() const { return by_size_; }
 
-    /// Have nodes for the ranges beside so many blocks.
+    /// Allocate the nodes of all ranges that this number of blocks can separate.
     void reserve(size_t blocks) {
         while (by_place_.size() + spare_places_.size() < blocks + 1) {
             ByPlace place{{--spare_, 0}};
@@ -47,7 +47,7 @@ class FreeRanges {
         insert(begin, block_begin);
         insert(block_end, end);
     }
-    /// Join the bytes of a block to the ranges beside it; the range that they are in now.
+    /// Merge the bytes of a block with adjacent ranges. Returns the merged range.
     std::pair<int64_t, int64_t> give(int64_t begin, int64_t end) noexcept {
         if (const auto next = by_place_.find(end); next != by_place_.end()) {
             end = next->second;

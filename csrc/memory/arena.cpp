@@ -208,10 +208,10 @@ void Arena::start_log() {
     logs_ = true;
 }
 
-/// Have room for one event more, and for the ends of all blocks, which cannot fail.
+/// Reserve entries for one more event and for the release of every block: a release cannot fail.
 void Arena::reserve_log() {
-    const size_t least = log_.size() + 2 + used_.size();
-    if (log_.capacity() < least) log_.reserve(2 * least);
+    const size_t needed = log_.size() + 2 + used_.size();
+    if (log_.capacity() < needed) log_.reserve(2 * needed);
 }
 
 int64_t Arena::log_size() const {

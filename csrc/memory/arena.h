@@ -94,7 +94,7 @@ class Arena {
     }
     void map_range();
     void* place(int64_t nbytes, int64_t alignment, int64_t id);
-    /// A free range (its start) and a place in it; -1 where none has room.
+    /// A free range (its start) and a place in it; -1 if none is large enough.
     std::pair<int64_t, int64_t> best_fit(int64_t nbytes, int64_t alignment) const;
     void give_range(int64_t start, int64_t nbytes);
     void reserve_log();
@@ -123,7 +123,7 @@ class Arena {
     bool keeps_pages_ = true;
     bool logs_ = false;
     bool retired_ = false;
-    int64_t visitors_ = 0;  // threads that are asking for room
+    int64_t visitors_ = 0;  // threads in `on_full_`, which may release memory
     FreeRanges free_{0, 0};
     std::map<int64_t, Block> used_;  // start -> block
     std::vector<uint64_t> touched_;  // a bit per page

@@ -1,7 +1,7 @@
 """Public operations in which the N-th passage through a gate of the system fails.
 
-Each builds a `Case`: what is attempted again and again, what stays as it was, and what has to be there after
-a failure.
+Each function builds a `Case`: the operation to attempt repeatedly, the inputs that it must not change, and
+the way to recover from a failure.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Case:
     """One operation on inputs that exist."""
 
     attempt: Callable[[], Any]
-    """Carry it out; returns an array, or a tuple of arrays, which determine whether it was right."""
+    """Run the operation; returns an array, or a tuple of arrays, to compare with those of a run without failures."""
     state: Callable[[], Any] = tuple
     """Return arrays that neither a failed nor a successful attempt changes."""
     recover: Callable[[], Any] | None = None
-    """Carry it out after a failure; by default as before."""
+    """Run the operation after a failure; by default as `attempt`."""
     folder: Path | None = None
-    """Folder in which nothing is left behind by a failed attempt, but what `kept` names."""
-    kept: tuple[str, ...] = ()
+    """Folder in which a failed attempt may leave only the files in `allowed_files`."""
+    allowed_files: tuple[str, ...] = ()
 
 
 CASES: dict[str, Callable[[Path], Case]] = {}
@@ -174,7 +174,7 @@ def checkpoint(folder: Path) -> Case:
         loaded = serialization.load_file(path)
         return arrays(loaded["w"], loaded["b"], *tensors.values())
 
-    return Case(attempt, state, folder=folder, kept=("model.safetensors",))
+    return Case(attempt, state, folder=folder, allowed_files=("model.safetensors",))
 
 
 # --- the engine
@@ -191,7 +191,7 @@ def product_in_memory(folder: Path) -> Case:
 
 
 def _into_file(name: str) -> Callable[[Path], Case]:
-    """Return how the case of an operation that writes a file is built."""
+    """Return the builder of the case of an operation that writes a file."""
     scenario = SCENARIOS[name]
 
     def build(folder: Path) -> Case:
@@ -206,10 +206,11 @@ def _into_file(name: str) -> Callable[[Path], Case]:
         def state() -> Any:
             return tuple(np.load(folder / operand) for operand in OPERANDS)
 
-        # A failed run leaves what the next one resumes from, and one whose last step fails what that removes.
+        # A failed run leaves its journal and partial result for the next one, which resumes from them; a run
+        # whose last step fails also leaves the file that it replaced.
         ends = ("", ".journal", ".partial", ".replaced")
-        kept = (*OPERANDS, *(f"{scenario.out}{end}" for end in ends))
-        return Case(attempt, state, lambda: attempt(resume=True), folder, kept)
+        allowed_files = (*OPERANDS, *(f"{scenario.out}{end}" for end in ends))
+        return Case(attempt, state, lambda: attempt(resume=True), folder, allowed_files)
 
     return build
 
@@ -248,4 +249,4 @@ def traces(folder: Path) -> Case:
         report = simulate(read_trace(path), "20kB", "lru")
         return (np.array([report.moved_bytes]),)
 
-    return Case(attempt, lambda: (np.array([len(read_trace(path))]),), folder=folder, kept=("trace.json",))
+    return Case(attempt, lambda: (np.array([len(read_trace(path))]),), folder=folder, allowed_files=("trace.json",))

@@ -1,7 +1,7 @@
 """A process in which the N-th passage through a gate of the system fails, N = 1, 2, … until none fails.
 
 ``LD_PRELOAD=inject.so python -m tests.faults.runner OPERATION GATES FIRST LAST`` prints a line before each
-attempt, so that a process that died says where, and a JSON object of what was wrong at its end. GATES is a
+attempt, which locates the failure if the process dies, and finally a JSON object of the findings. GATES is a
 comma-separated list of the names in `GATES`; with a trailing ``+`` all passages from the N-th on fail.
 """
 
@@ -81,9 +81,9 @@ class Trial:
         self.files = len(os.listdir("/proc/self/fd"))
 
     def run(self, gates: int, number: int, *, persists: bool) -> tuple[list[str], bool]:
-        """Return what was wrong in an attempt and after it, and whether a passage failed."""
+        """Return the findings of an attempt and of the checks after it, and whether a passage failed."""
         result, error = None, None
-        ts.empty_cache()  # or blocks that are kept would hide allocations
+        ts.empty_cache()  # cached blocks would hide allocations
         with self.injector.failing(gates, number, persists=persists) as passed:
             try:
                 result = self.case.attempt()
@@ -100,9 +100,9 @@ class Trial:
         wrong = []
         gc.collect()
         if self.case.folder is not None:
-            left = set(os.listdir(self.case.folder)) - set(self.case.kept)
-            if left:
-                wrong.append(f"left behind: {sorted(left)}")
+            extra_files = set(os.listdir(self.case.folder)) - set(self.case.allowed_files)
+            if extra_files:
+                wrong.append(f"left behind: {sorted(extra_files)}")
         with contextlib.suppress(Exception):
             if digest(self.case.state()) != self.state:
                 wrong.append("an input was changed")
@@ -120,7 +120,7 @@ class Trial:
 
 
 def _judge(error: BaseException) -> list[str]:
-    """Return what is wrong with an error: nothing of one that says that memory or a file failed.
+    """Return the findings about an error: none if it reports a failure of memory or of a file.
 
     Errors of the system's calls on files are Python's own, as those of `open` are.
     """
@@ -140,7 +140,7 @@ def numbers_of(first: int, last: int) -> Iterator[int]:
 
 
 def main(name: str, gate_names: str, first: int, last: int) -> None:
-    """Print what was wrong, as JSON in the last line."""
+    """Run the trials and print the findings, as JSON in the last line."""
     warnings.simplefilter("ignore")
     persists = gate_names.endswith("+")
     gates = sum(GATES[each] for each in gate_names.rstrip("+").split(","))

@@ -65,7 +65,7 @@ def test_failures_lose_nothing(name: str, gates: str, injector: Path) -> None:
     )
     lines = ended.stdout.splitlines()
     assert ended.returncode == 0, f"{lines[-1:]}: exit {ended.returncode}: {ended.stderr[-3000:]}"
-    found = json.loads(lines[-1])
-    assert not found["wrong"], f"with ACCELERA_TEST_SEED={DAY}: {found['wrong']}"
+    report = json.loads(lines[-1])
+    assert not report["wrong"], f"with ACCELERA_TEST_SEED={DAY}: {report['wrong']}"
     if gates == FILES:
-        assert found["tried"] > 0, "no passage through the gates"
+        assert report["tried"] > 0, "no passage through the gates"

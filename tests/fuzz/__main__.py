@@ -1,6 +1,6 @@
 """Fuzzing of every reader of untrusted bytes: ``python -m tests.fuzz [--seconds N] [TARGET ...]``.
 
-Each target runs in a process of its own, by Atheris where it is installed, else by Hypothesis. Inputs that
+Each target runs in a separate process, by Atheris where it is installed, else by Hypothesis. Inputs that
 break a rule are in ``build/fuzz/TARGET/finding-*``; the exit status is 1 if there are any.
 """
 

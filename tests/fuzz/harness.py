@@ -145,7 +145,7 @@ def temporary_folder(files: dict[str, bytes]) -> Iterator[Path]:
 
 
 SEPARATOR = b"\n--part--\n"
-"""Divides the parts of an input that stands for several files."""
+"""Separates the parts of an input that represents several files."""
 
 
 def parts_of(data: bytes, count: int) -> list[bytes]:

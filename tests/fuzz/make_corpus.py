@@ -177,7 +177,7 @@ def plan_seeds() -> Seeds:
     transposed = seeds["plan_transpose"]["plan"].replace(b'"evaluate"', b'"transpose"')
     seeds["plan_transpose"]["plan"] = transposed
     everything = {name: each["plan"] for name, each in seeds.items()}
-    found = advise(generate_synthetic_trace(num_layers=1), "50%")
+    advice = advise(generate_synthetic_trace(num_layers=1), "50%")
     rates = {
         "format": 1,
         "machine": "MACHINE",

@@ -1,6 +1,6 @@
 """Every fuzz target keeps its rules on its corpus and on a fixed set of mutated inputs.
 
-``make fuzz`` runs the same targets for as long as wanted, with other inputs each time.
+``make fuzz`` runs the same targets for any length of time, with different inputs in each run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One target in a process of its own: ``python -m tests.fuzz.worker FAMILY NAME SECONDS ENGINE FOLDER``.
+"""One target in a separate process: ``python -m tests.fuzz.worker FAMILY NAME SECONDS ENGINE FOLDER``.
 
 Findings are written to the folder; the input in progress too, so that the parent has it if the process dies.
 """

@@ -50,7 +50,7 @@ TEST_CASE("address ranges: every way of taking agrees with a map of granules") {
                 model.set(block->first, block->second, false);
                 model.blocks.erase(block);
             } else {
-                const int64_t wanted = random.between(0, 10 * granule), nbytes = block_bytes_of(wanted);
+                const int64_t request = random.between(0, 10 * granule), nbytes = block_bytes_of(request);
                 const bool fits = model.largest_gap() >= nbytes;
                 int64_t place = -1;
                 if (const int64_t way = random.between(0, 3); way == 3) {

@@ -37,7 +37,7 @@ Values values_of(const T& x) {
 /// Attempts until none of the allocations fails.
 void attempt_all(const std::function<Values()>& operation, const std::function<Values()>& inputs) {
     const Values expected = operation(), before = inputs();
-    operation();  // what is allocated once is there
+    operation();  // allocates the process-wide state
     const int64_t live = memory_stats(cpu).live_bytes;
     long number = 1;
     for (bool failed = true; failed; ++number) {
@@ -69,15 +69,15 @@ T leaf(const Dims& shape, double first) {
 
 }  // namespace
 
-TEST_CASE("failing new: operations that run at once, or wait") {
+TEST_CASE("failing new: immediate and deferred operations") {
     const T x = counted({40, 50}, 1), y = counted({50}, 2);
     const auto inputs = [&] { return values_of(concat({reshape(x, {2000}), y}, 0)); };
     const auto compute = [&] {
         return values_of(sum(exp(x * y / 4000.0) + abs(flip(x, {1})) / (y + 1.0), {0}, false));
     };
     const int64_t before = fusion_least();
-    for (const int64_t least : {int64_t(1), INT64_MAX}) {
-        set_fusion_least(least);
+    for (const int64_t min_elements : {int64_t(1), INT64_MAX}) {
+        set_fusion_least(min_elements);
         attempt_all(compute, inputs);
     }
     set_fusion_least(before);
@@ -92,8 +92,8 @@ TEST_CASE("failing new: gradients") {
     attempt_all(
         [&] {
             const T loss = sum(tanh(matmul(a, b) / 100.0) * 2.0, {0, 1}, false);
-            const std::vector<T> found = run_backward({loss}, {T()}, {a, b}, {.accumulate = false});
-            return values_of(concat({reshape(found[0], {42}), reshape(found[1], {35})}, 0));
+            const std::vector<T> gradients = run_backward({loss}, {T()}, {a, b}, {.accumulate = false});
+            return values_of(concat({reshape(gradients[0], {42}), reshape(gradients[1], {35})}, 0));
         },
         inputs);
 }
@@ -114,8 +114,8 @@ TEST_CASE("failing new: steps inside a budget, which spill") {
                     T y = x;
                     for (const T& weight : weights) y = tanh(matmul(y, weight) / 100.0);
                     const T loss = sum(y * y, {0, 1}, false);
-                    for (const T& found : run_backward({loss}, {T()}, weights, {.accumulate = false})) {
-                        const Values part = values_of(found);
+                    for (const T& gradient : run_backward({loss}, {T()}, weights, {.accumulate = false})) {
+                        const Values part = values_of(gradient);
                         result.insert(result.end(), part.begin(), part.end());
                     }
                 } catch (...) {

@@ -54,18 +54,18 @@ TEST_CASE("hierarchy: two tiers have the hits of a cache, and the link carries i
             CacheFigures cache;
             REQUIRE(run_cache(name, reads.known(capacity), reads.events(), cache));
             const PreparedTrace trace(reads.events(), {});
-            HierarchyFigures figures;
+            HierarchyFigures metrics;
             REQUIRE(run_hierarchy(name, {reads.known(capacity)}, trace, {{capacity}, {fast_link}, 0.0}, {},
-                                  figures));
-            REQUIRE(figures.tiers.size() >= 1);
-            CHECK(figures.tiers[0].hits == cache.hits);
-            CHECK(figures.tiers[0].misses == cache.misses);
-            CHECK(figures.links[0].towards.bytes == cache.miss_bytes);
-            CHECK(figures.links[0].away.bytes == 0);
-            CHECK(figures.tiers[0].peak_bytes <= capacity);
+                                  metrics));
+            REQUIRE(metrics.tiers.size() >= 1);
+            CHECK(metrics.tiers[0].hits == cache.hits);
+            CHECK(metrics.tiers[0].misses == cache.misses);
+            CHECK(metrics.links[0].towards.bytes == cache.miss_bytes);
+            CHECK(metrics.links[0].away.bytes == 0);
+            CHECK(metrics.tiers[0].peak_bytes <= capacity);
             const double moved =
-                1e-6 * double(figures.links[0].towards.moves) + 1e-9 * double(cache.miss_bytes);
-            CHECK(figures.links[0].towards.busy_s == doctest::Approx(moved));
+                1e-6 * double(metrics.links[0].towards.moves) + 1e-9 * double(cache.miss_bytes);
+            CHECK(metrics.links[0].towards.busy_s == doctest::Approx(moved));
         }
 }
 
@@ -81,18 +81,18 @@ TEST_CASE("hierarchy: three tiers, writes, windows and histories keep their acco
         options.seconds = {seconds.data(), seconds.size()};
         options.history = &history;
         const Machine machine{{200, 500}, {fast_link, fast_link}, 0.0};
-        HierarchyFigures figures;
-        REQUIRE(run_hierarchy("lru", {reads.known(200), reads.known(500)}, trace, machine, options, figures));
-        CHECK(figures.tiers[0].hits + figures.tiers[0].misses == int64_t(reads.buffer.size()));
-        CHECK(figures.compute_s == doctest::Approx(1e-6 * double(reads.buffer.size())));
-        CHECK(figures.tiers[0].peak_bytes <= 200);
-        CHECK(figures.tiers[1].peak_bytes <= 500);
+        HierarchyFigures metrics;
+        REQUIRE(run_hierarchy("lru", {reads.known(200), reads.known(500)}, trace, machine, options, metrics));
+        CHECK(metrics.tiers[0].hits + metrics.tiers[0].misses == int64_t(reads.buffer.size()));
+        CHECK(metrics.compute_s == doctest::Approx(1e-6 * double(reads.buffer.size())));
+        CHECK(metrics.tiers[0].peak_bytes <= 200);
+        CHECK(metrics.tiers[1].peak_bytes <= 500);
         int64_t towards = 0, away = 0;
         for (size_t i = 0; i < history.moves.bytes.size(); ++i)
             if (history.moves.link[i] == 0)
                 (history.moves.away[i] ? away : towards) += history.moves.bytes[i];
-        CHECK(towards == figures.links[0].towards.bytes);
-        CHECK(away == figures.links[0].away.bytes);
+        CHECK(towards == metrics.links[0].towards.bytes);
+        CHECK(away == metrics.links[0].away.bytes);
         for (size_t i = 1; i < history.steps.begin_s.size(); ++i)
             CHECK(history.steps.begin_s[i] >= history.steps.end_s[i - 1] - 1e-12);
 
@@ -104,15 +104,15 @@ TEST_CASE("hierarchy: three tiers, writes, windows and histories keep their acco
         }
         options.history = nullptr;
         const HierarchyFigures same = run_hierarchy(policies, trace, machine, options);
-        CHECK(same.tiers[0].hits == figures.tiers[0].hits);
-        CHECK(same.stall_s == doctest::Approx(figures.stall_s));
-        CHECK(same.links[1].away.bytes == figures.links[1].away.bytes);
+        CHECK(same.tiers[0].hits == metrics.tiers[0].hits);
+        CHECK(same.stall_s == doctest::Approx(metrics.stall_s));
+        CHECK(same.links[1].away.bytes == metrics.links[1].away.bytes);
     }
 }
 
 TEST_CASE("hierarchy: an unknown policy is reported") {
     const Reads reads(1, 10);
-    HierarchyFigures figures;
+    HierarchyFigures metrics;
     CHECK(!run_hierarchy("no such policy", {reads.known(10)}, PreparedTrace(reads.events(), {}),
-                         {{10}, {fast_link}, 0.0}, {}, figures));
+                         {{10}, {fast_link}, 0.0}, {}, metrics));
 }

@@ -9,19 +9,19 @@
 #include "tensora/kernels/blas.h"
 
 namespace {
-thread_local long left = 0;  // allocations until the one that fails; 0: none does
+thread_local long remaining = 0;  // allocations until the one that fails; 0: none does
 thread_local bool failed = false;
 }  // namespace
 
 FailingNew::FailingNew(long number) {
     failed = false;
-    left = number;
+    remaining = number;
 }
-FailingNew::~FailingNew() { left = 0; }
+FailingNew::~FailingNew() { remaining = 0; }
 bool FailingNew::has_failed() const { return failed; }
 
 void* operator new(size_t nbytes) {
-    if (left > 0 && --left == 0) {
+    if (remaining > 0 && --remaining == 0) {
         failed = true;
         throw std::bad_alloc();
     }

@@ -99,7 +99,7 @@ TEST_CASE("arena: random allocations neither overlap nor exceed the limit") {
     }
 }
 
-TEST_CASE("arena: a full one asks for room, and takes it") {
+TEST_CASE("arena: a full arena calls on_full and retries") {
     int64_t missing = 0;
     void* first = nullptr;
     Arena* arena = nullptr;
@@ -167,10 +167,10 @@ TEST_CASE("arena: blocks outlive an arena that was retired") {
     CHECK(Arena::of(memory) == nullptr);
 }
 
-TEST_CASE("arena: several threads allocate and release at once") {
-    std::atomic<int> asked{0};
+TEST_CASE("arena: several threads allocate and release concurrently") {
+    std::atomic<int> requests{0};
     Arena* const arena = Arena::create(4 << 20, [&](int64_t) {
-        ++asked;
+        ++requests;
         return false;
     });
     std::atomic<int> wrong{0};
@@ -178,21 +178,21 @@ TEST_CASE("arena: several threads allocate and release at once") {
     for (int thread = 0; thread < 4; ++thread)
         threads.emplace_back([&, thread] {
             RandomNumbers random{uint64_t(thread)};
-            std::vector<std::pair<char*, int64_t>> held;
+            std::vector<std::pair<char*, int64_t>> blocks;
             for (int step = 0; step < 400; ++step) {
                 const int64_t nbytes = random.between(1024, 300'000);
                 if (char* const memory = static_cast<char*>(arena->allocate(nbytes))) {
                     memory[0] = memory[nbytes - 1] = char(thread);
-                    held.emplace_back(memory, nbytes);
+                    blocks.emplace_back(memory, nbytes);
                 }
-                if (held.size() > 3 || (!held.empty() && random.chance(3))) {
-                    const auto [memory, size] = held.front();
+                if (blocks.size() > 3 || (!blocks.empty() && random.chance(3))) {
+                    const auto [memory, size] = blocks.front();
                     wrong += memory[0] != char(thread) || memory[size - 1] != char(thread);
                     arena->release(memory);
-                    held.erase(held.begin());
+                    blocks.erase(blocks.begin());
                 }
             }
-            for (const auto& [memory, size] : held) arena->release(memory);
+            for (const auto& [memory, size] : blocks) arena->release(memory);
         });
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == 0);

@@ -39,21 +39,21 @@ CapturedProgram random_program(RandomNumbers& random) {
 
 }  // namespace
 
-TEST_CASE("placement: no two buffers that live at once overlap, nor does one cross the border") {
+TEST_CASE("placement: no two buffers with overlapping lifetimes overlap, nor does one cross the border") {
     for (uint64_t seed = 0; seed < 80; ++seed) {
         CAPTURE(seed);
         RandomNumbers random(seed);
         CapturedProgram program = random_program(random);
         place_buffers(program);
         const std::vector<Lifetime> lives = lifetimes(program);
-        int64_t kept = 0, workspace = 0;
+        int64_t kept_bytes = 0, workspace = 0;
         for (const CapturedStep& step : program.steps) workspace = std::max(workspace, step.workspace_bytes);
         for (size_t i = 0; i < program.buffers.size(); ++i) {
             const CapturedBuffer& buffer = program.buffers[i];
             const bool placed = buffer.kind == CapturedBuffer::Kind::computed && !buffer.kept;
             REQUIRE((program.places[i] >= 0) == placed);
             if (buffer.kind == CapturedBuffer::Kind::computed && buffer.kept)
-                kept += bytes_of_block(buffer.nbytes);
+                kept_bytes += bytes_of_block(buffer.nbytes);
             if (!placed) continue;
             const int64_t begin = program.places[i], end = begin + buffer.nbytes;
             CHECK(begin % 64 == 0);
@@ -66,9 +66,9 @@ TEST_CASE("placement: no two buffers that live at once overlap, nor does one cro
             }
         }
         CHECK(program.arena.nbytes >= program.arena.least_bytes);
-        CHECK(program.kept_bytes == kept);
+        CHECK(program.kept_bytes == kept_bytes);
         CHECK(program.workspace_bytes == workspace);
-        CHECK(program.peak_bytes() == program.arena_bytes() + kept + workspace);
+        CHECK(program.peak_bytes() == program.arena_bytes() + kept_bytes + workspace);
     }
 }
 

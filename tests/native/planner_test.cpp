@@ -24,14 +24,14 @@ std::vector<Block> random_blocks(RandomNumbers& random, int count) {
 }
 
 int64_t live_bytes(const std::vector<Block>& blocks) {
-    int64_t most = 0;
+    int64_t peak = 0;
     for (int32_t time = 0; time < 100; ++time) {
         int64_t sum = 0;
         for (const Block& block : blocks)
             if (block.begins <= time && time < block.ends) sum += block.nbytes;
-        most = std::max(most, sum);
+        peak = std::max(peak, sum);
     }
-    return most;
+    return peak;
 }
 
 Lists lists_of(const std::vector<std::vector<int32_t>>& rows) {
@@ -97,7 +97,7 @@ TEST_CASE("block layout: blocks that meet are apart, and the top is at least the
     }
 }
 
-TEST_CASE("step plans: time rises as the peak falls, and what is scheduled has that peak") {
+TEST_CASE("step plans: time rises as the peak falls, and the schedule has the planned peak") {
     for (uint64_t seed = 0; seed < 12; ++seed) {
         CAPTURE(seed);
         RandomNumbers random(seed);

@@ -28,7 +28,7 @@ struct Trace {
         next_use.assign(buffer.size(), policy::never);
         std::map<Id, Time> later;
         for (size_t i = buffer.size(); i-- > 0;) {
-            if (const auto found = later.find(buffer[i]); found != later.end()) next_use[i] = found->second;
+            if (const auto use = later.find(buffer[i]); use != later.end()) next_use[i] = use->second;
             later[buffer[i]] = Time(i);
             score.push_back(double(random.between(0, 9)));
         }
@@ -77,9 +77,9 @@ int64_t hits_of(const Trace& trace, int64_t capacity_bytes, Choose choose) {
 }
 
 int64_t hits_of(const char* name, const Trace& trace, int64_t capacity_bytes) {
-    simulator::CacheFigures figures;
-    REQUIRE(simulator::run_cache(name, trace.known(capacity_bytes), trace.events(), figures));
-    return figures.hits;
+    simulator::CacheFigures metrics;
+    REQUIRE(simulator::run_cache(name, trace.known(capacity_bytes), trace.events(), metrics));
+    return metrics.hits;
 }
 
 }  // namespace
@@ -135,8 +135,8 @@ TEST_CASE("policies: the victim is resident and evictable") {
 
 TEST_CASE("policies: an unknown name is no policy") {
     CHECK(policy::make_policy("no such policy", {}) == nullptr);
-    simulator::CacheFigures figures;
-    CHECK(!simulator::run_cache("no such policy", {}, {}, figures));
+    simulator::CacheFigures metrics;
+    CHECK(!simulator::run_cache("no such policy", {}, {}, metrics));
 }
 
 TEST_CASE("policies: LRU, MRU, FIFO, Largest and Belady choose as their definitions do") {
@@ -178,7 +178,7 @@ TEST_CASE("policies: no policy has more hits than Belady with buffers of one siz
     }
 }
 
-TEST_CASE("cache: a policy behind virtual calls gives the figures of the inlined one") {
+TEST_CASE("cache: a policy behind virtual calls has the metrics of the inlined one") {
     const Trace trace(7, 50, 3000, 80);
     for (const auto& [name, needs] : policy::policy_needs()) {
         CAPTURE(name);
@@ -187,11 +187,11 @@ TEST_CASE("cache: a policy behind virtual calls gives the figures of the inlined
         CHECK(inlined.hits + inlined.misses == int64_t(trace.buffer.size()));
         CHECK(inlined.peak_bytes <= 400);
         const auto chosen = policy::make_policy(name, trace.known(400));
-        const simulator::CacheFigures figures = simulator::run_cache(*chosen, 400, trace.events());
-        // A policy that keeps a part of the capacity apart evicts earlier where it is asked to.
+        const simulator::CacheFigures metrics = simulator::run_cache(*chosen, 400, trace.events());
+        // A policy that reserves a part of the capacity evicts earlier.
         if (name == "wtinylfu" || name == "slru" || name == "s3fifo" || name == "two_q" || name == "lirs")
             continue;
-        CHECK(figures.hits == inlined.hits);
-        CHECK(figures.evicted_bytes == inlined.evicted_bytes);
+        CHECK(metrics.hits == inlined.hits);
+        CHECK(metrics.evicted_bytes == inlined.evicted_bytes);
     }
 }

@@ -54,7 +54,7 @@ class FileSizeLimit {
 
 }  // namespace
 
-TEST_CASE("spill file: contents come back, in any order, at once or in the background") {
+TEST_CASE("spill file: contents come back, in any order, synchronously or in the background") {
     for (uint64_t seed = 0; seed < 6; ++seed) {
         CAPTURE(seed);
         RandomNumbers random(seed);
@@ -95,7 +95,7 @@ TEST_CASE("spill file: contents come back, in any order, at once or in the backg
     }
 }
 
-TEST_CASE("spill file: many writes on their way at once") {
+TEST_CASE("spill file: many concurrent writes") {
     RandomNumbers random(3);
     SpillFile file(scratch_folder());
     std::vector<std::vector<char>> contents;
@@ -117,7 +117,7 @@ TEST_CASE("spill file: many writes on their way at once") {
         }
 }
 
-TEST_CASE("spill file: a write that finds no room loses no other contents") {
+TEST_CASE("spill file: a write without disk space loses no other contents") {
     RandomNumbers random(4);
     SpillFile file(scratch_folder());
     const std::vector<char> first = bytes_of(random, 10'000), second = bytes_of(random, 100'000);

@@ -123,13 +123,13 @@ TEST_CASE("budget: a step inside any budget gives the gradients of one without")
         const int64_t capacity = part == 100 ? 64 << 20 : free_peak * part / 100 / 64 * 64;
         const Ref<StepBudget> budget(new StepBudget(capacity, scratch_folder(), cpu));
         budget->begin(capacity, nullptr);
-        std::vector<std::vector<double>> found;
+        std::vector<std::vector<double>> trained;
         try {
-            found = train(weights, input);
+            trained = train(weights, input);
             budget->end();
         } catch (const Error&) {
             budget->end();
-            found = expected;
+            trained = expected;
         }
         const StepReport report = budget->report();
         CHECK(report.peak_bytes <= capacity);
@@ -137,7 +137,7 @@ TEST_CASE("budget: a step inside any budget gives the gradients of one without")
             free_peak = report.peak_bytes;
             CHECK(report.spilled_bytes == 0);
         }
-        if (report.refusal.empty()) CHECK(found == expected);
+        if (report.refusal.empty()) CHECK(trained == expected);
         CHECK(budget->log()->operations.size() > 20);
     }
 }

@@ -16,14 +16,14 @@ TEST_CASE("threads: ranges cover every index once") {
     for (const int count : {1, 2, 3, 8}) {
         set_thread_count(count);
         for (const int64_t n : {0, 1, 2, 7, 1000, 100'003})
-            for (const int64_t least : {1, 64, 5000}) {
+            for (const int64_t min_range : {1, 64, 5000}) {
                 CAPTURE(count);
                 CAPTURE(n);
-                CAPTURE(least);
+                CAPTURE(min_range);
                 std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
                 std::atomic<bool> inside{true};
-                parallel_for(n, least, [&](int64_t begin, int64_t end) {
-                    if (count > 1 && n > least && !inside_pool()) inside = false;
+                parallel_for(n, min_range, [&](int64_t begin, int64_t end) {
+                    if (count > 1 && n > min_range && !inside_pool()) inside = false;
                     for (int64_t i = begin; i < end; ++i) ++visits[size_t(i)];
                 });
                 bool once = true;
@@ -60,7 +60,7 @@ TEST_CASE("threads: a piece may itself be parallel") {
     CHECK(sum == 64 * 64);
 }
 
-TEST_CASE("threads: several threads use the pool at once") {
+TEST_CASE("threads: several threads use the pool concurrently") {
     set_thread_count(3);
     std::atomic<int64_t> sum{0};
     std::vector<std::thread> threads;

@@ -186,11 +186,11 @@ TEST_CASE("strided copies: any strides and sizes of elements") {
         int64_t elements = 1;
         for (const io::CopyAxis& axis : axes) elements *= axis.count;
         for (int64_t number = 0; number < elements; ++number) {
-            int64_t left = number, in_target = 0, in_source = 0;
+            int64_t remainder = number, in_target = 0, in_source = 0;
             for (const io::CopyAxis& axis : axes) {
-                in_target += left % axis.count * axis.target_stride;
-                in_source += left % axis.count * axis.source_stride;
-                left /= axis.count;
+                in_target += remainder % axis.count * axis.target_stride;
+                in_source += remainder % axis.count * axis.source_stride;
+                remainder /= axis.count;
             }
             std::memcpy(&expected[size_t(in_target)], &from[size_t(in_source)], size_t(itemsize));
         }
@@ -217,8 +217,8 @@ void check_igemm(RandomNumbers& random) {
                 sum = E(sum + E(uint64_t(a[size_t(at_a(i, p))]) * b[size_t(p * n + j)]));
             expected[size_t(i * n + j)] = sum;
         }
-    const MatrixView left{a.data(), m, k, by_columns ? 1 : k, by_columns ? m : 1};
-    cpu::igemm(left, {b.data(), k, n, n, 1}, {c.data(), m, n, n, 1}, sizeof(E), accumulate,
+    const MatrixView left_factor{a.data(), m, k, by_columns ? 1 : k, by_columns ? m : 1};
+    cpu::igemm(left_factor, {b.data(), k, n, n, 1}, {c.data(), m, n, n, 1}, sizeof(E), accumulate,
                int(random.between(1, 3)));
     REQUIRE(c == expected);
 }

@@ -100,14 +100,14 @@ TEST_CASE("miss curve: the hits of an LRU cache of each capacity") {
                 policy::Knowledge known;
                 known.capacity_bytes = capacity;
                 known.buffers = Id(columns.size_bytes.size());
-                simulator::CacheFigures figures;
-                REQUIRE(simulator::run_cache("lru", known, columns.events(), figures));
+                simulator::CacheFigures metrics;
+                REQUIRE(simulator::run_cache("lru", known, columns.events(), metrics));
                 const auto entry =
                     std::upper_bound(curve.capacity_bytes.begin(), curve.capacity_bytes.end(), capacity);
                 const int64_t hits = entry == curve.capacity_bytes.begin()
                                          ? 0
                                          : curve.hits[size_t(entry - curve.capacity_bytes.begin()) - 1];
-                CHECK(hits == figures.hits);
+                CHECK(hits == metrics.hits);
             }
         }
     }

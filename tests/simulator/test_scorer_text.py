@@ -18,11 +18,11 @@ def test_checked_text_predicts_the_same() -> None:
     model = shipped_model()
     rows = np.random.default_rng(0).normal(size=(500, len(FEATURES))) * 5
     rows[::7, 3] = np.nan
-    expected, found = (
+    expected, scores = (
         lightgbm.Booster(model_str=text).predict(rows, num_threads=1)
         for text in (model, checked_model_text(model, FEATURES))
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(scores, expected)
 
 
 @pytest.mark.parametrize(

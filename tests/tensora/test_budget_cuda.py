@@ -30,7 +30,7 @@ def fusion() -> None:
 
 @pytest.fixture(params=["late", "early"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Order in which the emulated device runs streams: those beside the usual one after it, or ahead."""
+    """Order in which the emulated device runs streams: those other than the usual one run after it, or before."""
     monkeypatch.setenv("EMULATED_CUDA_ORDER", request.param)
 
 
@@ -265,12 +265,12 @@ def test_small_blocks_move_together_where_only_gaps_are_left(device: str) -> Non
     x = ts.asarray(np.arange(128, dtype="f")).to(device)
     big = ts.asarray(np.arange(2048, dtype="f")).to(device)
     with ts.budget(live(device) + 40 * 512, device=device):
-        kept = [x + i for i in range(40)]
-        del kept[::2]
-        found = big * 2
-        for i, each in enumerate(kept):
-            np.testing.assert_array_equal(each.to("cpu").numpy(), np.arange(128, dtype="f") + 2 * i + 1)
-    np.testing.assert_array_equal(found.to("cpu").numpy(), 2 * np.arange(2048, dtype="f"))
+        tensors = [x + i for i in range(40)]
+        del tensors[::2]
+        product = big * 2
+        for i, tensor in enumerate(tensors):
+            np.testing.assert_array_equal(tensor.to("cpu").numpy(), np.arange(128, dtype="f") + 2 * i + 1)
+    np.testing.assert_array_equal(product.to("cpu").numpy(), 2 * np.arange(2048, dtype="f"))
 
 
 @pytest.mark.parametrize("n_gap", [16, 512])
@@ -280,9 +280,9 @@ def test_large_operand_moves_by_a_few_bytes(n_gap: int, device: str) -> None:
     with ts.budget(live(device) + 2 * large.nbytes, device=device):
         first, operand = gap + 1, large + 1
         del first
-        found = operand * 2
+        product = operand * 2
     np.testing.assert_array_equal(operand.to("cpu").numpy(), np.arange(1, 20481))
-    np.testing.assert_array_equal(found.to("cpu").numpy(), 2 * np.arange(1, 20481))
+    np.testing.assert_array_equal(product.to("cpu").numpy(), 2 * np.arange(1, 20481))
 
 
 @pytest.mark.usefixtures("order")

@@ -224,19 +224,19 @@ def test_special_numbers_become_the_integers_of_the_cpu(source: str, dtype: str,
     array = np.array([np.nan, np.inf, -np.inf, 6e4, -300.7, 255.9, -1.0, 0.5], source)
     if source != "float16":
         array = np.concatenate([array, np.array([1e20, -1e20, 3e9, -3e9, 9.3e18, 2.0**63], source)])
-    wanted = ts.astype(ts.asarray(array), getattr(ts, dtype)).tolist()
-    assert ts.astype(on(device, array), getattr(ts, dtype)).tolist() == wanted
+    expected = ts.astype(ts.asarray(array), getattr(ts, dtype)).tolist()
+    assert ts.astype(on(device, array), getattr(ts, dtype)).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_product_and_sum_are_not_contracted(dtype: str, device: str) -> None:
     """A fused chain has the bits of its operations one by one."""
     x, y, z = (on(device, each) for each in RNG.standard_normal((3, 1000)).astype(dtype))
-    found = []
+    results = []
     for enabled in (True, False):
         with ts.fusion(enabled, least=1):
-            found.append(np.asarray((x * y + z - y * z).cpu()))
-    np.testing.assert_array_equal(found[0], found[1])
+            results.append(np.asarray((x * y + z - y * z).cpu()))
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 # --- writing, indexing --------------------------------------------------------------------------------------

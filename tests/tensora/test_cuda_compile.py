@@ -244,17 +244,17 @@ from accelera.tensora import cuda
 try:
     native.cuda_compile('extern "C" __global__ void none() {}', "sm_90")
 except RuntimeError as error:
-    print("missing" if "not found" in str(error) else error)
+    print("missing" if "not ended" in str(error) else error)
 else:
     text = 'extern "C" __global__ void f(float* x, double* y) { *x = *x * 3 + *x; *y = *y * *y - *y; }'
     print(native.cuda_compile(text, "compute_90").decode())
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    if found.stdout.strip() == "missing":
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if ended.stdout.strip() == "missing":
         pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
-    assert ".visible .entry f(" in found.stdout, found.stdout + found.stderr
-    assert "mul" in found.stdout
-    assert "fma" not in found.stdout
+    assert ".visible .entry f(" in ended.stdout, ended.stdout + ended.stderr
+    assert "mul" in ended.stdout
+    assert "fma" not in ended.stdout
 
 
 def test_a_kernel_that_does_not_compile() -> None:

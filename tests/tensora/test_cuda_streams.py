@@ -67,7 +67,7 @@ def copy(driver: ctypes.CDLL, to: int, source: int, stream: int) -> None:
 # --- order between libraries
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["stream of its own", "default stream"])
+@pytest.mark.parametrize("own", [True, False], ids=["separate stream", "default stream"])
 def test_memory_of_importer_is_reused_after_its_work(own: bool, device: str, driver: ctypes.CDLL) -> None:
     stream = other_stream(driver) if own else DEFAULT_STREAM
     x, y = ts.full((N,), 3.0, device=device), ts.zeros((N,), device=device)
@@ -102,7 +102,7 @@ def test_imported_tensor_is_ready_on_another_stream(device: str, driver: ctypes.
 
 
 def test_work_of_the_default_stream_comes_first(device: str, driver: ctypes.CDLL) -> None:
-    """Where PyTorch, CuPy and JAX work unless told otherwise."""
+    """The stream on which PyTorch, CuPy and JAX work by default."""
     x = ts.full((N,), 3.0, device=device)
     shared = Imported(x)
     assert driver.cuMemsetD8Async(address_of(shared.address), 0, ctypes.c_size_t(4 * N), None) == 0
@@ -247,8 +247,8 @@ def test_failing_allocation_leaves_no_memory_behind(first: int, device: str, dri
         ts.sum(ts.nn.functional.softmax(x @ ts.matrix_transpose(x), -1) ** 2).backward()
         return list(np.asarray(x.grad.cpu()).ravel())
 
-    wanted = step()
-    held = ts.memory_stats(device).live_bytes
+    expected = step()
+    live_bytes = ts.memory_stats(device).live_bytes
     ctypes.c_int.in_dll(driver, "emulated_failures").value = 3  # of one request: it is tried again
     ctypes.c_int.in_dll(driver, "emulated_failing_allocation").value = first
     try:
@@ -258,8 +258,8 @@ def test_failing_allocation_leaves_no_memory_behind(first: int, device: str, dri
         ctypes.c_int.in_dll(driver, "emulated_failing_allocation").value = 0
         ctypes.c_int.in_dll(driver, "emulated_failures").value = 1
     gc.collect()
-    assert ts.memory_stats(device).live_bytes == held
-    assert step() == wanted
+    assert ts.memory_stats(device).live_bytes == live_bytes
+    assert step() == expected
 
 
 def test_allocation_that_fails_once_is_tried_again(device: str, driver: ctypes.CDLL) -> None:

@@ -25,7 +25,7 @@ def fusion() -> None:
     """Once, as users have it."""
 
 
-@pytest.fixture(params=["default stream", "stream of its own"])
+@pytest.fixture(params=["default stream", "separate stream"])
 def stream(request: pytest.FixtureRequest) -> Any:
     return torch.cuda.default_stream() if request.param == "default stream" else torch.cuda.Stream()
 

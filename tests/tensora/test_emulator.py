@@ -119,7 +119,7 @@ def test_blocking_streams_are_in_order_with_the_default_one(emulated: Device) ->
 
 
 def test_early_order_runs_other_streams_first(emulated: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a stream which does not wait for the usual one reads what is not there yet."""
+    """Run a stream before the usual one, so that a missing wait reads unwritten memory."""
     monkeypatch.setenv("EMULATED_CUDA_ORDER", "early")
     usual, other = emulated.stream(0), emulated.stream()
     x, y = emulated.memory(), emulated.memory()
@@ -228,7 +228,7 @@ def test_launch_limits(emulated: Device) -> None:
     assert emulated.launch(emulated.function("a.x[threadIdx.x] = 1;"), x, threads=256) == 0
     assert emulated.launch(emulated.function("a.x[threadIdx.x] = 1;"), x, threads=257) == OUT_OF_RESOURCES
     with pytest.raises(MemoryError, match=str(OUT_OF_RESOURCES)):
-        emulated.function("__shared__ char room[48 * 1024 + 16]; a.x[0] = room[0];")
+        emulated.function("__shared__ char block[48 * 1024 + 16]; a.x[0] = block[0];")
     with pytest.raises(MemoryError, match=str(OUT_OF_RESOURCES)):
         emulated.function("a.x[0] = 1;", parameters="char more[4096];")
 

@@ -131,8 +131,8 @@ void lend(const Tensor& tensor) {
 
 namespace {
 
-/// What an importer's stream does with the memory comes after what was given to the device so far. Returns
-/// that stream; the default one where the importer has not said which.
+/// Make the importer's stream wait for the work submitted so far. Returns that stream; the default one if
+/// the importer names none.
 cuda::Stream hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
     const Device device = tensor.device();
     if (device.is_cpu()) {

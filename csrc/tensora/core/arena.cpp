@@ -26,10 +26,10 @@ void AddressRanges::carve(int64_t begin, int64_t place, int64_t nbytes) {
 
 int64_t AddressRanges::take(int64_t nbytes, bool at_end) {
     nbytes = block_bytes_of(nbytes);
-    const auto found = gaps_.by_size().lower_bound({nbytes, at_end ? -1 : 0});
-    if (found == gaps_.by_size().end()) return -1;
-    int64_t begin = found->second, size = found->first;
-    if (at_end) {  // the last gap with room, so that what lies at the end lies together
+    const auto gap = gaps_.by_size().lower_bound({nbytes, at_end ? -1 : 0});
+    if (gap == gaps_.by_size().end()) return -1;
+    int64_t begin = gap->second, size = gap->first;
+    if (at_end) {  // the last gap that is large enough keeps the blocks at the end together
         for (auto gap = gaps().rbegin(); gap != gaps().rend(); ++gap)
             if (gap->second - gap->first >= nbytes) {
                 begin = gap->first, size = gap->second - gap->first;

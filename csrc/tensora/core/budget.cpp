@@ -78,8 +78,8 @@ void StepBudget::end() {
     if (here() != this) return;
     const Lock lock(*this);
     std::exception_ptr error;
-    // Where a part fails the others are done all the same: others may still be computed, the store still has
-    // what was not fetched, and the thread must not stay in a step that has ended.
+    // A failing part does not skip the others: the remaining tensors may still be restored, the store keeps
+    // the contents not yet read, and the thread must not stay in a step that has ended.
     const auto attempt = [&](const auto& part) {
         try {
             part();

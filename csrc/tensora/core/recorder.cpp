@@ -16,7 +16,7 @@ namespace {
 
 enum Event : uint8_t { read_event = 0, write_event = 1, save_event = 3, evict_event = 4, free_event = 5 };
 
-/// Have room for one entry more in each column: all of them get it, or none.
+/// Reserve one more entry in each column, so that appending to all of them cannot fail.
 template <typename... Columns>
 void extend(size_t size, Columns&... columns) {
     const auto one = [size](auto& column) {

@@ -185,7 +185,7 @@ struct Current {
 };
 
 // Never destroyed: other threads may work when the process ends. A forked child has none of its parent's
-// threads, and begins with a pool of its own; the parent's is left alone, locked as it may be.
+// threads, and starts its own pool; the parent's is left alone, locked as it may be.
 Current& current() {
     static Current* const one = [] {
         auto* const made = new Current;
@@ -316,11 +316,11 @@ bool inside_pool() { return thread_state.in_piece; }
 void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     const InterpreterReleased released;
     const std::shared_ptr<Pool> workers = pool();
-    const int64_t most = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
-    const int threads = int(std::min<int64_t>(workers->threads(), most));
+    const int64_t max_pieces = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
+    const int threads = int(std::min<int64_t>(workers->threads(), max_pieces));
     // Several pieces for each thread, so that one that is held up does not hold up all; none so long that an
     // interrupt would wait for it.
-    const int64_t pieces = std::min<int64_t>(most, int64_t(threads) * 8);
+    const int64_t pieces = std::min<int64_t>(max_pieces, int64_t(threads) * 8);
     const int64_t step = std::min((n + pieces - 1) / pieces, 8 * std::max<int64_t>(least, 1));
     Ranges ranges(piece, context, n, step);
     std::unique_lock alone(workers->one_job, std::defer_lock);
@@ -328,7 +328,7 @@ void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     if (threads > 1 && !thread_state.in_piece && alone.try_lock()) {
         const InPiece inside;
         has_run = workers->run(
-            threads, [](void* given, int i) { static_cast<Ranges*>(given)->work(i == 0); }, &ranges);
+            threads, [](void* work, int i) { static_cast<Ranges*>(work)->work(i == 0); }, &ranges);
     }
     if (!has_run) ranges.work(!thread_state.in_piece);
     if (ranges.error) std::rethrow_exception(ranges.error);

@@ -250,7 +250,7 @@ std::string entry_name(const Source& source) {
     return name;
 }
 
-/// A file that does not load is damaged, or of another driver, and is made anew.
+/// A file that does not load is damaged, or of another driver, and is compiled again.
 Function load_kernel(int device, const std::string& text, const std::string& name) {
     const Properties& properties = cuda::properties(device);
     const std::string architecture = nvrtc().architecture_for(10 * properties.major + properties.minor);
@@ -278,10 +278,10 @@ LoadedKernel& loaded_kernel(int device, const std::string& text) {
 }
 
 void check_arguments(const Source& source, const Arguments& arguments) {
-    constexpr size_t most = 4096;  // before CUDA 12.1, and before compute capability 7.0
-    if (arguments.size() > most)
+    constexpr size_t max_bytes = 4096;  // before CUDA 12.1, and before compute capability 7.0
+    if (arguments.size() > max_bytes)
         fail(Kind::not_implemented, "[", source.name, "] ", arguments.size(),
-             " bytes of arguments of a CUDA kernel, which takes ", most,
+             " bytes of arguments of a CUDA kernel, which takes ", max_bytes,
              "; use fewer tensors or axes in one kernel");
 }
 

@@ -14,8 +14,8 @@ namespace accelera::tensora::cuda {
 namespace {
 constexpr int attribute_major = 75, attribute_minor = 76, attribute_processors = 16, attribute_pools = 115;
 constexpr int pool_threshold = 4, pool_reserved = 5, pool_used = 7;
-// A blocking stream is in order with the default stream, which PyTorch, CuPy and JAX use unless told
-// otherwise.
+// A blocking stream is in order with the default stream, which PyTorch, CuPy and JAX use unless the
+// user selects another.
 constexpr unsigned blocking_stream = 0;
 
 int read_attribute(int attribute, DeviceNumber number) {
@@ -67,9 +67,9 @@ void DeviceState::make_pool(int index) {
         fail(Kind::device, "[tensora] cuda:", index, " (", properties.name,
              ") has no stream-ordered memory pools, which tensors need; use a device or a driver that has "
              "them");
-    PoolProperties wanted;
-    wanted.device = number;
-    check(driver().cuMemPoolCreate(&pool, &wanted), "to make a memory pool");
+    PoolProperties pool_properties;
+    pool_properties.device = number;
+    check(driver().cuMemPoolCreate(&pool, &pool_properties), "to make a memory pool");
     uint64_t keep_all = UINT64_MAX;
     check(driver().cuMemPoolSetAttribute(pool, pool_threshold, &keep_all), "to set up the memory pool");
 }
@@ -127,9 +127,9 @@ void give_memory(int device, char* memory, Stream stream) {
 char* take_from_pool(int device, int64_t nbytes) {
     const UsedDevice used(device);
     const Stream stream = current_stream(device);
-    Address found = 0;
+    Address address = 0;
     const auto take = [&] {
-        return driver().cuMemAllocFromPoolAsync(&found, size_t(std::max<int64_t>(nbytes, 1)), used->pool,
+        return driver().cuMemAllocFromPoolAsync(&address, size_t(std::max<int64_t>(nbytes, 1)), used->pool,
                                                 stream);
     };
     Result result = take();
@@ -142,7 +142,7 @@ char* take_from_pool(int device, int64_t nbytes) {
     }
     if (is_out_of_memory(result)) return nullptr;
     check(result, "to allocate memory");
-    return reinterpret_cast<char*>(found);
+    return reinterpret_cast<char*>(address);
 }
 
 void give_to_pool(int device, char* memory, Stream stream) {
@@ -233,9 +233,9 @@ Function load_function(int device, const std::string& code, const char* name) {
 void launch(int device, Function function, const char* name, const Launch& launch, void* arguments) {
     if (launch.blocks <= 0) return;
     const UsedDevice used(device);
-    const int64_t most = int64_t(used->properties.processors) * 32;
+    const int64_t max_blocks = int64_t(used->properties.processors) * 32;
     void* parameters[] = {arguments};
-    check(driver().cuLaunchKernel(function, unsigned(std::min(launch.blocks, most)), 1, 1,
+    check(driver().cuLaunchKernel(function, unsigned(std::min(launch.blocks, max_blocks)), 1, 1,
                                   unsigned(launch.threads), 1, 1, 0, current_stream(device), parameters,
                                   nullptr),
           name);

@@ -114,15 +114,15 @@ bool Driver::usable() const {
 
 /// Leaked: tensors of Python's globals die after static objects do.
 Driver& driver() {
-    static std::atomic<Driver*> one{nullptr};
+    static std::atomic<Driver*> driver{nullptr};
     static std::mutex mutex;
-    Driver* found = one.load(std::memory_order_acquire);
-    if (found && found->library) [[likely]]
-        return *found;
+    Driver* loaded = driver.load(std::memory_order_acquire);
+    if (loaded && loaded->library) [[likely]]
+        return *loaded;
     const std::lock_guard lock(mutex);
-    found = one.load();
-    if (!found || !found->library) one.store(found = new Driver);
-    return *found;
+    loaded = driver.load();
+    if (!loaded || !loaded->library) driver.store(loaded = new Driver);
+    return *loaded;
 }
 
 int device_count() { return std::min(driver().devices, most_devices); }

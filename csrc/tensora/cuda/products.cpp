@@ -64,7 +64,7 @@ struct Cublas {
         if (!pointer) fail(Kind::device, "[tensora] the cuBLAS that is installed has no ", name);
     }
 
-    /// cuBLAS says of too little memory that it was not initialized: then once more, with all that is free.
+    /// cuBLAS reports a lack of memory as "not initialized": release the cached blocks and retry once.
     void start(Handle& one, int device) {
         constexpr int not_initialized = 1;
         int status = create(&one);
@@ -134,21 +134,21 @@ std::optional<int64_t> batch_step(const Tensor& x, const Dims& batch) {
 
 Matrices matrices(const T& given, DType dtype, const Dims& batch) {
     T x = cast(given, dtype);
-    const auto lies = [](const Tensor& t, int fast, int slow) {
+    const auto is_unit_stride = [](const Tensor& t, int fast, int slow) {
         const int n = t.dims();
         const bool unit = t.strides()[n - fast] == 1 || t.shape()[n - fast] == 1;
         return unit && (t.shape()[n - slow] == 1 || t.strides()[n - slow] >= t.shape()[n - fast]);
     };
     // cuBLAS does not define matrices of a batch in reverse order.
     const auto even = [&](const Tensor& t) { return batch_step(t, batch).value_or(-1) >= 0; };
-    if (!(lies(*x, 1, 2) || lies(*x, 2, 1)) || !even(*x)) {
+    if (!(is_unit_stride(*x, 1, 2) || is_unit_stride(*x, 2, 1)) || !even(*x)) {
         Dims shape = batch;
         shape.push_back(x->shape()[x->dims() - 2]);
         shape.push_back(x->shape().back());
         x = contiguous(batch_step(*x, batch) ? x : expand(x, shape));
     }
     const int n = x->dims();
-    const bool by_rows = lies(*x, 1, 2);
+    const bool by_rows = is_unit_stride(*x, 1, 2);
     const int64_t fast = x->shape()[n - (by_rows ? 1 : 2)], slow = x->shape()[n - (by_rows ? 2 : 1)];
     const int64_t stride = x->strides()[n - (by_rows ? 2 : 1)];
     return {x, by_rows ? as_it_lies : transposed, slow == 1 ? std::max<int64_t>(fast, 1) : stride,

@@ -197,7 +197,7 @@ void begin_graph(int device) {
     const UsedDevice used(device);
     if (!used->capture_stream)
         check(driver().cuStreamCreate(&used->capture_stream, other_stream), "to make a stream");
-    constexpr int this_thread = 1;  // other threads may do what they like
+    constexpr int this_thread = 1;  // calls of other threads do not invalidate the capture
     check(driver().cuStreamBeginCapture_v2(used->capture_stream, this_thread), "to begin a graph");
     before_capture = std::exchange(chosen_stream(device), used->capture_stream);
 }

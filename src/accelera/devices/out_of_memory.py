@@ -19,7 +19,7 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 """PyTorch's allocators, cuBLAS and its kin, Level Zero, HIP, OpenCL, XLA, TensorFlow, RMM, ONNX Runtime,
-Vulkan and Metal. cuDNN says of a copy that did not fit that it is not contiguous, or finds no engine. Without
+Vulkan and Metal. cuDNN reports a copy that did not fit as not contiguous, or finds no engine. Without
 memory for their handles, it, cuBLAS and cuSOLVER report an internal error or a missing initialization."""
 _RMM = re.compile(r"std::bad_alloc: (out_of_memory|CUDA error|RMM failure)")
 """RMM and cuDF raise ``MemoryError`` with these words, which nothing on the CPU says."""

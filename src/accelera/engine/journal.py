@@ -444,11 +444,11 @@ def _box(line: bytes) -> Spans | None:
 def _complete(line: bytes) -> list[int] | None:
     """Return the identity that a line records; None when it records something else, or is damaged."""
     try:
-        found = parse_json(line)["complete"]
+        identity = parse_json(line)["complete"]
     except (ValueError, KeyError, TypeError):
         return None
-    sound = isinstance(found, list) and found and all(type(each) is int for each in found)
-    return found if sound and line.endswith(b"\n") else None
+    sound = isinstance(identity, list) and identity and all(type(each) is int for each in identity)
+    return identity if sound and line.endswith(b"\n") else None
 
 
 def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

@@ -119,9 +119,9 @@ def plan_gram(
 
 
 def _choice_from_spec(spec: Mapping[str, Any]) -> GramChoice:
-    least = {"parts": 1, "slab": 1, "strips": 1, "pass_steps": 0}
-    require_known_choices(spec, [*least, "window"])
-    choices = {name: whole_choice(spec, name, bound) for name, bound in least.items()}
+    lower_bounds = {"parts": 1, "slab": 1, "strips": 1, "pass_steps": 0}
+    require_known_choices(spec, [*lower_bounds, "window"])
+    choices = {name: whole_choice(spec, name, bound) for name, bound in lower_bounds.items()}
     return GramChoice(window=window_choice(spec), **choices)
 
 

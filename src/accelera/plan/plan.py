@@ -74,9 +74,9 @@ class SavedPlan:
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"[plan] {path} cannot be read: {error}; give what Plan.save wrote") from error
         try:
-            found = parse_json(text)
-            version = found.pop("accelera_plan")
-            sound = version != FORMAT or _has_fields(found)
+            members = parse_json(text)
+            version = members.pop("accelera_plan")
+            sound = version != FORMAT or _has_fields(members)
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -85,7 +85,7 @@ class SavedPlan:
             raise StoreFormatError(
                 f"[plan] {path} has format {version}, this version reads {FORMAT}; plan and save again"
             )
-        return cls(**found)
+        return cls(**members)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON; raises StoreError when that cannot be."""

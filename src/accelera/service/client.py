@@ -46,19 +46,19 @@ class _ReplyRecord:
             )
         known = {field.name for field in fields(cls)}
         try:
-            found = cls(**{name: value for name, value in record.items() if name in known})
+            reply = cls(**{name: value for name, value in record.items() if name in known})
         except TypeError as error:
             raise ServiceError(
                 f"[client] the reply is no {cls.__name__} ({error}); the service may be of another version"
             ) from error
         for field in fields(cls):
-            value = getattr(found, field.name)
+            value = getattr(reply, field.name)
             if field.type == "str" and not isinstance(value, str):
                 raise ServiceError(
                     f"[client] {field.name} of a {cls.__name__} is {shown(value, repr)}, expected text; the "
                     "service may be of another version"
                 )
-        return found
+        return reply
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,8 @@ class CopilotClient:
 
         Options: ``batch``, ``context``, ``training``, ``dtype``.
         """
-        found = self._post("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
-        return self.trace(member_of(found, "digest"))
+        reply = self._post("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
+        return self.trace(member_of(reply, "digest"))
 
     def submit(self, kind: str, body: Mapping[str, Any]) -> JobStatus:
         """Queue ``"sweeps"``, ``"advise"``, ``"bounds"`` or ``"captures"`` and return at once.
@@ -434,10 +434,10 @@ class CopilotClient:
         """Keep what was asked, such as ``"fit"``, and the answer's sentence and figures."""
         body: Json = {"kind": kind, "request": dict(request), "headline": headline}
         optional = {"title": title, "figures": None if figures is None else dict(figures)}
-        found = self._transport.post(
+        reply = self._transport.post(
             "/v1/runs", body | {name: value for name, value in optional.items() if value}
         )
-        return PastRun.of(content_of(found))
+        return PastRun.of(content_of(reply))
 
     def delete_run(self, id: str) -> None:
         """Delete a past run."""

@@ -100,14 +100,14 @@ def _without_code_fields(value: Any, depth: int) -> Any:
 def _check_numbers(config: dict[str, Any]) -> None:
     layers = experts = 1
     for name, number in _numbers(config):
-        most = _largest_number(name)
+        limit = _largest_number(name)
         if number < 0 and _COUNT.search(name):
             raise ArgumentError(
                 f"{name}={_written(number)} is negative; give the size that the model has, 1 or more"
             )
-        if not abs(number) <= most:
-            raise ArgumentError(f"{name}={_written(number)} of at most {most:,}")
-        if most == MOST_LAYERS:
+        if not abs(number) <= limit:
+            raise ArgumentError(f"{name}={_written(number)} of at most {limit:,}")
+        if limit == MOST_LAYERS:
             layers = max(layers, int(number))
         elif "expert" in name:
             experts = max(experts, int(number))

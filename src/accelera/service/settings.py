@@ -171,16 +171,16 @@ def read_limits(path: Path) -> ServiceLimits:
     Raises ArgumentError for a file that cannot be read, a name that is none of them, or a wrong number.
     """
     try:
-        given = parse_json(path.read_bytes())
+        members = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ArgumentError(f"[serve] the limits in {path} cannot be read: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(members, dict):
         raise ArgumentError(
             f'[serve] the limits in {path} are no JSON object; write for example {{"job_s": 1200}}'
         )
-    for name, value in given.items():
+    for name, value in members.items():
         _check_limit(name, value)
-    return ServiceLimits(**given)
+    return ServiceLimits(**members)
 
 
 def _check_limit(name: str, value: Any) -> None:

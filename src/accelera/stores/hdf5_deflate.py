@@ -41,11 +41,11 @@ def require_sound_index(dataset: Any) -> None:
         place = stored.chunk_offset
         if not all(map(operator.lt, place, shape)):
             raise _damaged(dataset, f"a chunk at {place}, expected a place in {shape}")
-        least = chunk_bytes if stored.filter_mask & all_skipped == all_skipped else filtered_bytes
-        if stored.size < least or stored.byte_offset + stored.size > file_bytes:
+        min_bytes = chunk_bytes if stored.filter_mask & all_skipped == all_skipped else filtered_bytes
+        if stored.size < min_bytes or stored.byte_offset + stored.size > file_bytes:
             raise _damaged(
                 dataset,
-                f"a chunk of {stored.size} bytes at byte {stored.byte_offset}, expected at least {least} "
+                f"a chunk of {stored.size} bytes at byte {stored.byte_offset}, expected at least {min_bytes} "
                 f"bytes in a file of {file_bytes}",
             )
 

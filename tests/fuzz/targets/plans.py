@@ -135,9 +135,9 @@ def journal_with_checksums(data: bytes) -> None:
 
 @fuzz_target(examples=200)
 def advice(data: bytes) -> None:
-    found = Advice.from_json(data.decode("utf-8", "replace"))
-    assert json.dumps(Advice.from_json(found.to_json()).to_dict()) == json.dumps(found.to_dict())
-    found.table()
+    advice = Advice.from_json(data.decode("utf-8", "replace"))
+    assert json.dumps(Advice.from_json(advice.to_json()).to_dict()) == json.dumps(advice.to_dict())
+    advice.table()
 
 
 @fuzz_target(examples=100)

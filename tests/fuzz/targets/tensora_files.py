@@ -82,7 +82,7 @@ def tensora_checkpoint_signed(data: bytes) -> None:
 
 
 def _train() -> None:
-    """Take a step: what was accepted must be a state in which the training goes on.
+    """Run a training step: an accepted checkpoint must allow the training to continue.
 
     Options of the right kind may be out of range: a period of 0 divides by zero, an infinite step overflows.
     """

@@ -86,8 +86,8 @@ int nvrtcCreateProgram(void** program, const char* text, const char*, int n, con
     *program = made;
     return 0;
 }
-int nvrtcCompileProgram(void* given, int n, const char* const* options) {
-    auto& program = *static_cast<Program*>(given);
+int nvrtcCompileProgram(void* handle, int n, const char* const* options) {
+    auto& program = *static_cast<Program*>(handle);
     emulated_options.clear();
     for (int i = 0; i < n; ++i) emulated_options += std::string(options[i]) + " ";
     if (!is_supported(architecture_of(options[0]))) {
@@ -108,7 +108,7 @@ int nvrtcCompileProgram(void* given, int n, const char* const* options) {
                 name +
                 "(*static_cast<const Arguments*>(a)); }\n"
                 "extern \"C\" { unsigned long emulated_parameter_bytes = sizeof(Arguments); } }\n");
-        // What it calls of the C library is in this process: a linker that need not read it is done in a
+        // This process has loaded the C library already: without reading it again, the linker ends in a
         // tenth of the time.
         const std::string command = std::string("g++ -std=c++20 -O0 -w -shared -nostdlib -pipe -fPIC ") +
                                     alignment_checks + "-I" + folder() + "/headers -include all.h " +

@@ -69,10 +69,10 @@ int emulated_is_done(void* stream) {
 // --- what the emulated cuBLAS calls
 
 /// Work of a stream: done later, or when the graph that the stream goes to is launched. Takes it over.
-int emulated_enqueue(void* stream, std::function<int()>* given) {
+int emulated_enqueue(void* stream, std::function<int()>* pointer) {
     const Lock lock(mutex);
-    Work work = std::move(*given);
-    delete given;
+    Work work = std::move(*pointer);
+    delete pointer;
     Stream* const one = stream_of(stream);
     if (const int problem = problem_of(one)) return problem;
     return enqueue(*one, std::move(work));
@@ -171,11 +171,11 @@ int cuMemPoolTrimTo(void* pool, size_t keep) {
     return success;
 }
 /// Blocks that the stream itself freed before are there again without a wait.
-int cuMemAllocFromPoolAsync(Address* address, size_t n, void* given, void* handle) {
+int cuMemAllocFromPoolAsync(Address* address, size_t n, void* pool_handle, void* handle) {
     const Lock lock(mutex);
     Stream* const stream = stream_of(handle);
     if (const int problem = problem_of(stream, false)) return problem;
-    auto& pool = *static_cast<Pool*>(given);
+    auto& pool = *static_cast<Pool*>(pool_handle);
     if (n == 0 || pool.device != stream->device) return invalid_value;
     if (fails_now()) return out_of_memory;
     if (!fits(pool, n)) finish(*stream);
@@ -298,11 +298,11 @@ int cuStreamSynchronize(void* handle) {
     ++emulated_waits;
     return finish(*stream);
 }
-int cuStreamWaitEvent(void* handle, void* given, unsigned) {
+int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
     const Lock lock(mutex);
     Stream* const stream = stream_of(handle);
     if (const int problem = problem_of(stream, false)) return problem;
-    auto* const event = static_cast<Event*>(given);
+    auto* const event = static_cast<Event*>(event_handle);
     if (!events.count(event)) return invalid_handle;
     const Mark mark = event->mark;
     return enqueue(*stream, [mark] { return run_until(mark), success; });
@@ -314,25 +314,25 @@ int cuEventCreate(void** event, unsigned) {
     events.insert(made);
     return *event = made, success;
 }
-int cuEventRecord(void* given, void* handle) {
+int cuEventRecord(void* event_handle, void* handle) {
     const Lock lock(mutex);
     Stream* const stream = stream_of(handle);
     if (const int problem = problem_of(stream, false)) return problem;
-    auto* const event = static_cast<Event*>(given);
+    auto* const event = static_cast<Event*>(event_handle);
     if (!events.count(event) || event->device != stream->device) return invalid_handle;
     const int result = enqueue(*stream, [] { return success; });
     event->mark = {stream, stream->end()};
     return result;
 }
-int cuEventQuery(void* given) {
+int cuEventQuery(void* event_handle) {
     const Lock lock(mutex);
-    auto* const event = static_cast<Event*>(given);
+    auto* const event = static_cast<Event*>(event_handle);
     if (!events.count(event)) return invalid_handle;
     return event->mark.done() ? success : not_ready;
 }
-int cuEventDestroy_v2(void* given) {
+int cuEventDestroy_v2(void* event_handle) {
     const Lock lock(mutex);
-    auto* const event = static_cast<Event*>(given);
+    auto* const event = static_cast<Event*>(event_handle);
     if (!events.erase(event)) return invalid_handle;
     return delete event, success;
 }
@@ -366,13 +366,13 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     return static_cast<Function*>(module)->name == name ? success : not_found;
 }
 /// Each second kernel runs its blocks and threads backwards.
-int cuLaunchKernel(void* given, unsigned blocks_x, unsigned y, unsigned z, unsigned threads,
+int cuLaunchKernel(void* function_handle, unsigned blocks_x, unsigned y, unsigned z, unsigned threads,
                    unsigned threads_y, unsigned threads_z, unsigned, void* handle, void** parameters,
                    void**) {
     const Lock lock(mutex);
     Stream* const stream = stream_of(handle);
     if (const int problem = problem_of(stream)) return problem;
-    const auto& function = *static_cast<Function*>(given);
+    const auto& function = *static_cast<Function*>(function_handle);
     if (function.device != stream->device) return invalid_handle;
     if (!blocks_x || y != 1 || z != 1 || !threads || threads_y != 1 || threads_z != 1) return invalid_value;
     if (threads > most_threads) return too_many_resources;

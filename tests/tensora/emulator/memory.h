@@ -35,8 +35,8 @@ inline Pool default_pools[n_devices] = {{0}, {1}};
 inline std::vector<Pool*> pools = {&default_pools[0], &default_pools[1]};
 
 inline size_t device_bytes() {
-    const char* const given = std::getenv("EMULATED_CUDA_BYTES");
-    return given ? std::strtoull(given, nullptr, 10) : size_t(1) << 30;
+    const char* const variable = std::getenv("EMULATED_CUDA_BYTES");
+    return variable ? std::strtoull(variable, nullptr, 10) : size_t(1) << 30;
 }
 
 inline size_t reserved_bytes(int device) {
@@ -47,9 +47,9 @@ inline size_t reserved_bytes(int device) {
 }
 
 inline bool fits(const Pool& pool, size_t n) {
-    const size_t wanted = pool.used + n;
-    return wanted <= pool.reserved ||
-           reserved_bytes(pool.device) + (wanted - pool.reserved) <= device_bytes();
+    const size_t total = pool.used + n;
+    return total <= pool.reserved ||
+           reserved_bytes(pool.device) + (total - pool.reserved) <= device_bytes();
 }
 
 inline std::map<Address, Block>::iterator block_at(Address at) {
@@ -60,7 +60,7 @@ inline std::map<Address, Block>::iterator block_at(Address at) {
 }
 
 /// The blocks of a device that the addresses lie in can be touched while this lives, and no others. Words
-/// that are no addresses are passed over: a kernel's arguments are given as they are.
+/// that are no addresses are passed over: a kernel's arguments are variable as they are.
 class Opened {
   public:
     Opened(int device, std::span<const Address> words) {
@@ -107,7 +107,7 @@ inline int make_block(Address* address, size_t n, Pool& pool) {
     block.size = n;
     block.mapped = (n + page - 1) / page * page;
     block.pool = &pool;
-    // A page behind it that nobody may touch: what runs over the end faults.
+    // A guard page after the block: an access beyond its end faults.
     char* const all = static_cast<char*>(
         mmap(nullptr, block.mapped + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (all == MAP_FAILED) return out_of_memory;

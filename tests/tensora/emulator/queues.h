@@ -1,7 +1,7 @@
 // Contexts, streams and events of the emulated driver. Work is not done when it is enqueued but when the
 // program waits for it, as late as the order of the streams allows: work that no event orders is done in
 // another order than it was enqueued in, and wrong results show. With EMULATED_CUDA_ORDER=early, the streams
-// that are not in order with the default one do their work at once instead, ahead of all others; with eager
+// that are not in order with the default one do their work immediately instead, ahead of all others; with eager
 // all do.
 #pragma once
 
@@ -62,10 +62,10 @@ struct Event {
 
 inline std::set<Stream*> streams;
 inline std::set<Event*> events;
-// The default streams of the devices: the one of all threads, and the one that stands for each thread's.
+// The default streams of the devices: the one of all threads, and the one that represents each thread's.
 inline Stream usual[n_devices] = {{0, true}, {1, true}}, threads_own[n_devices] = {{0, true}, {1, true}};
 
-/// The stream of a handle; null: there is none. 1 and 2 are the default streams.
+/// The stream of a handle; null if it is unknown. 1 and 2 are the default streams.
 inline Stream* stream_of(void* handle) {
     const auto number = reinterpret_cast<intptr_t>(handle);
     if (number <= 1) return &usual[current - 1];

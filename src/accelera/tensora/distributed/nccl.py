@@ -149,9 +149,9 @@ class NcclCommunicator:
         self._device = device
         self._stream = cuda.Stream(device)
         self._handle = ctypes.c_void_p()
-        given = _UniqueId.from_buffer_copy(mark)
+        unique_id = _UniqueId.from_buffer_copy(mark)
         with _current_device(device, "nccl"):
-            _check(_library().ncclCommInitRank(ctypes.byref(self._handle), size, given, rank), "nccl")
+            _check(_library().ncclCommInitRank(ctypes.byref(self._handle), size, unique_id, rank), "nccl")
 
     @staticmethod
     def new_mark(device: str) -> bytes:

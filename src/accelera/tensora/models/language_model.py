@@ -84,17 +84,17 @@ class CausalLanguageModelConfig(ABC):
         """Return the number of elements of all weight matrices; scales and biases are not counted."""
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Any:
+    def from_dict(cls, config: Mapping[str, Any]) -> Any:
         """Configuration from the entries of a ``config.json``, of which those of no meaning here are left.
 
-        Raises ArgumentError if `given` is not a mapping, or a value is not possible.
+        Raises ArgumentError if `config` is not a mapping, or a value is not possible.
         """
-        if not isinstance(given, Mapping):
+        if not isinstance(config, Mapping):
             raise ArgumentError(
-                f"[{cls.__name__}] the configuration is a {type(given).__name__}; give a JSON object"
+                f"[{cls.__name__}] the configuration is a {type(config).__name__}; give a JSON object"
             )
         known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{key: value for key, value in given.items() if key in known})
+        return cls(**{key: value for key, value in config.items() if key in known})
 
 
 class CausalLanguageModel(Module, ABC):
@@ -272,18 +272,18 @@ class CausalLanguageModel(Module, ABC):
     def _load(self, place: Path, files: list[TensorFile]) -> None:
         state = self.state_dict()
         # A tensor with several names is in a file once, under any of them.
-        kept = first_names(state)
-        missing = set(kept.values())
+        first_name_of = first_names(state)
+        missing = set(first_name_of.values())
         for file in files:
             names = {self._own_name(name): name for name in file.entries if not name.endswith(self.unused)}
             unknown = [theirs for ours, theirs in names.items() if ours not in state]
-            given = {ours: file.tensor(theirs) for ours, theirs in names.items() if ours in state}
-            faults = [f"the model has no {each!r}" for each in unknown] + misfits(state, given)
+            tensors = {ours: file.tensor(theirs) for ours, theirs in names.items() if ours in state}
+            faults = [f"the model has no {each!r}" for each in unknown] + misfits(state, tensors)
             if faults:
                 raise ArgumentError(f"[from_pretrained] {file.path}: {'; '.join(faults[:10])}")
-            for name, tensor in given.items():
+            for name, tensor in tensors.items():
                 fill(state[name], tensor)
-            missing.difference_update(kept[ours] for ours in given)
+            missing.difference_update(first_name_of[ours] for ours in tensors)
         if missing:
             raise ArgumentError(f"[from_pretrained] {place} lacks {', '.join(sorted(missing)[:10])}")
 
@@ -339,7 +339,7 @@ def _indexed_names(index: Path) -> list[str]:
 
 
 _SMALL_ELEMENTS = 1 << 24
-"""Elements that a model may have in excess of its files: the names of what they lack are reported then."""
+"""Up to this number of elements missing from the files, the model is built and the missing tensors are named."""
 
 
 def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[TensorFile]) -> None:

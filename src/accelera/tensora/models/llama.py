@@ -77,13 +77,13 @@ class LlamaConfig(CausalLanguageModelConfig):
         return self.hidden_size * (embeddings + self.num_hidden_layers * layer)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Any:
+    def from_dict(cls, config: Mapping[str, Any]) -> Any:
         """Configuration from the entries of a ``config.json``; newer ones have all of rotation together."""
-        rotation = given.get("rope_parameters") if isinstance(given, Mapping) else None
+        rotation = config.get("rope_parameters") if isinstance(config, Mapping) else None
         if not isinstance(rotation, Mapping) or not rotation:
-            return super().from_dict(given)
+            return super().from_dict(config)
         theta = rotation.get("rope_theta", cls.rope_theta)
-        return super().from_dict({**given, "rope_theta": theta, "rope_scaling": rotation})
+        return super().from_dict({**config, "rope_theta": theta, "rope_scaling": rotation})
 
 
 class _GatedFeedForward(Module):

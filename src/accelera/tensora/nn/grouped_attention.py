@@ -93,8 +93,8 @@ def _llama3(frequency: float, scaling: Mapping[str, Any]) -> float:
             f"[RotaryEmbedding] low_freq_factor={low} and high_freq_factor={high}; give the smaller one first"
         )
     waves = _scaling_number(scaling, "original_max_position_embeddings") * frequency / (2 * math.pi)
-    kept = min(max((waves - low) / (high - low), 0.0), 1.0)
-    return (1 - kept) * frequency / _scaling_number(scaling, "factor") + kept * frequency
+    weight = min(max((waves - low) / (high - low), 0.0), 1.0)
+    return (1 - weight) * frequency / _scaling_number(scaling, "factor") + weight * frequency
 
 
 def _scaling_number(scaling: Mapping[str, Any], name: str) -> float:
