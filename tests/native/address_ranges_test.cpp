@@ -4,7 +4,7 @@
 
 #include "doctest/doctest.h"
 #include "native/random.h"
-#include "tensora/core/arena.h"
+#include "tensora/base/arena.h"
 
 using namespace accelera::tensora;
 

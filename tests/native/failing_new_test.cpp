@@ -10,9 +10,9 @@
 #include "native/injection.h"
 #include "native/random.h"
 #include "planner/block_layout.h"
+#include "tensora/base/spill_file.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
-#include "tensora/core/spill_file.h"
 #include "tensora/functions.h"
 
 using namespace accelera::tensora;

@@ -1,5 +1,5 @@
 // Spill files and the thread that reads and writes them: contents come back, failures lose nothing.
-#include "tensora/core/spill_file.h"
+#include "tensora/base/spill_file.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 #include "doctest/doctest.h"
 #include "native/random.h"
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 using namespace accelera::tensora;
 

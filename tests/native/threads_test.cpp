@@ -1,5 +1,5 @@
 // The pool of threads: each index once, exceptions arrive, jobs that wait for one another run together.
-#include "tensora/core/threads.h"
+#include "tensora/base/threads.h"
 
 #include <atomic>
 #include <stdexcept>

@@ -5,7 +5,7 @@
 #include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/op.h"
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
 

@@ -162,7 +162,7 @@ UserKernel::Source source_of(nb::object program, nb::object gradient) {
         [tracer](const KernelSignature& signature) {
             // What calls the kernel may be captured, cast, inside a budget or on a device; its definition is
             // not.
-            const Capture::Pause pause;
+            const CapturePause pause;
             const DeviceScope on_cpu(cpu);
             const AutocastPause as_given;
             const StepBudget::Outside outside;
@@ -233,7 +233,7 @@ void bind_jit(nb::module_& module) {
     module.def(
         "holds",
         [](const T& condition) {
-            const Capture::Pause pause;
+            const CapturePause pause;
             return condition->storage()->lacks_contents() || nb::cast<bool>(scalar_to_python(*condition));
         },
         "Whether a condition of arguments is true: of a captured function it is checked once, and contents "

@@ -4,10 +4,11 @@
 #include <csignal>
 #include <nanobind/intrusive/counter.inl>
 
+#include "tensora/base/interrupt.h"
+#include "tensora/base/threads.h"
 #include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/op.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"

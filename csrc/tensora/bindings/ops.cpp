@@ -1,10 +1,10 @@
 // Operations as functions of Python. Elementwise ones come straight from the op table.
 #include <nanobind/stl/array.h>
 
+#include "tensora/base/threads.h"
 #include "tensora/bindings/checked_cast.h"
 #include "tensora/bindings/convert.h"
 #include "tensora/core/autocast.h"
-#include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"

@@ -5,10 +5,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tensora/base/interrupt.h"
 #include "tensora/core/autocast.h"
+#include "tensora/core/basic_functions.h"
 #include "tensora/core/budget.h"
 #include "tensora/core/op.h"
-#include "tensora/functions.h"
 
 namespace accelera::tensora {
 
@@ -17,8 +18,6 @@ namespace {
 std::atomic<uint64_t> next_sequence{1};
 thread_local bool recording = true;
 Placer placer = nullptr;
-void (*interrupt_check)() = nullptr;
-bool (*interrupt_probe)() = nullptr;
 
 /// Destroys what edges lead to, one after another: a chain of nodes that each destroyed the next would end
 /// the stack.
@@ -78,12 +77,6 @@ GradMode::~GradMode() { recording = before_; }
 
 void set_anomaly(Placer next) { placer = next; }
 bool anomaly() { return placer != nullptr; }
-void set_interrupt_check(void (*check)()) { interrupt_check = check; }
-void check_interrupt() {
-    if (interrupt_check) interrupt_check();
-}
-void set_interrupt_probe(bool (*probe)()) { interrupt_probe = probe; }
-bool is_interrupt_pending() { return interrupt_probe && interrupt_probe(); }
 
 Gradient::Gradient() = default;
 Gradient::~Gradient() = default;

@@ -142,13 +142,4 @@ using Placer = std::string (*)();
 void set_anomaly(Placer placer);
 bool anomaly();
 
-/// Asked between operations of a backward pass and pieces of long work; throws what ended the program's
-/// patience.
-void set_interrupt_check(void (*check)());
-void check_interrupt();
-/// Whether an interrupt waits for which `check_interrupt` will throw. Calls no handler, so it may be called
-/// where none can run.
-void set_interrupt_probe(bool (*probe)());
-bool is_interrupt_pending();
-
 }  // namespace accelera::tensora

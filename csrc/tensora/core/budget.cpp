@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "tensora/core/spill_file.h"
-#include "tensora/cuda/budget_memory.h"
+#include "tensora/base/spill_file.h"
+#include "tensora/device/budget_memory.h"
 
 namespace accelera::tensora {
 

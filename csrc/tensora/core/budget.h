@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensora/core/arena.h"
-#include "tensora/core/backing_store.h"
+#include "tensora/base/arena.h"
+#include "tensora/base/backing_store.h"
+#include "tensora/base/threads.h"
 #include "tensora/core/op.h"
 #include "tensora/core/operation_forms.h"
-#include "tensora/core/threads.h"
 
 namespace accelera::tensora {
 

@@ -4,8 +4,8 @@
 // plans.
 #include <algorithm>
 
+#include "tensora/core/basic_functions.h"
 #include "tensora/core/budget.h"
-#include "tensora/functions.h"
 
 namespace accelera::tensora {
 

@@ -1,7 +1,7 @@
 // Contents of a step's tensors on their way to the backing store and back.
 #include <algorithm>
 
-#include "tensora/core/bits.h"
+#include "tensora/base/bits.h"
 #include "tensora/core/budget.h"
 
 namespace accelera::tensora {

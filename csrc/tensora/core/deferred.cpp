@@ -6,12 +6,12 @@
 #include <cstring>
 #include <mutex>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
+#include "tensora/core/basic_functions.h"
+#include "tensora/core/capture_events.h"
 #include "tensora/core/fused_loop.h"
 #include "tensora/core/op.h"
-#include "tensora/core/threads.h"
-#include "tensora/functions.h"
-#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -279,7 +279,7 @@ RunNow::~RunNow() { run_now = before_; }
 
 T defer(Call& call, Device device) {
     const Dims& shape = call.made[0].shape;
-    if (run_now || Capture::here() || call.op.family != Family::elementwise ||
+    if (run_now || thread_state.capture || call.op.family != Family::elementwise ||
         shape.product() < std::max<int64_t>(fusion_least(), 1))
         return T();
     for (const T& input : call.in)

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tensora/core/threads.h"
-#include "tensora/cuda/kernels.h"
-#include "tensora/functions.h"
+#include "tensora/base/threads.h"
+#include "tensora/core/basic_functions.h"
+#include "tensora/core/device_kernels.h"
 
 namespace accelera::tensora {
 

@@ -9,10 +9,10 @@
 #include <new>
 #include <utility>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 #include "tensora/core/budget.h"
-#include "tensora/cuda/driver.h"
-#include "tensora/jit/capture.h"
+#include "tensora/core/capture_events.h"
+#include "tensora/device/driver.h"
 
 namespace accelera::tensora {
 
@@ -293,7 +293,7 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
     counts_of(device_).found();
     record_birth(*this);
     if (thread_state.capture) [[unlikely]]
-        thread_state.capture->born(*this);
+        capture_birth(*thread_state.capture, *this);
     return this;
 }
 

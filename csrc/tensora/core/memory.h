@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora {
 

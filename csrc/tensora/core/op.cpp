@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
+#include "tensora/core/basic_functions.h"
 #include "tensora/core/budget.h"
-#include "tensora/core/threads.h"
-#include "tensora/functions.h"
-#include "tensora/jit/capture.h"
+#include "tensora/core/capture_events.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -154,7 +154,7 @@ T run_small(const Op& op, std::span<const T> in) {
     const Tensor& y = *in.back();
     if (!x.device().is_cpu() || !y.device().is_cpu() || !DeviceScope::current().is_cpu()) return T();
     if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording() ||
-        StepBudget::here() || Capture::here())
+        StepBudget::here() || thread_state.capture)
         return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
@@ -181,9 +181,9 @@ void compute(Call& call, Device device) {
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
     const AutocastPause as_given;
-    Capture* const capture = Capture::here();
+    Capture* const capture = thread_state.capture;
     std::optional<PeakGauge> workspace;
-    const Capture::Pause pause;
+    const CapturePause pause;
     if (StepBudget::here() && !StepBudget::covers(device)) [[unlikely]]
         step.require_contents();
     if (!device.is_cpu() && !op.cuda) {
@@ -197,7 +197,7 @@ void compute(Call& call, Device device) {
         step.compute([&] { device.is_cpu() ? op.cpu(call) : op.cuda(call); });
     }
     if (capture) [[unlikely]]
-        capture->add(call, workspace ? workspace->nbytes() : 0);
+        capture_call(*capture, call, workspace ? workspace->nbytes() : 0);
     if (!is_recording()) [[likely]]
         return;
     for (const T& tensor : call.in) step.read(*tensor->storage());

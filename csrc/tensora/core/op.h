@@ -33,9 +33,6 @@ struct Op;
 struct LoopRow;
 class Backward;
 
-/// What a kernel tells of rows of its result that are filled, on any thread.
-using RowsDone = std::function<void(int64_t begin, int64_t end)>;
-
 /// One use of an operation: its inputs, and what its rule and kernel make of them.
 struct Call {
     struct Output {

@@ -5,10 +5,10 @@
 #include <exception>
 #include <mutex>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
+#include "tensora/base/threads.h"
 #include "tensora/core/budget.h"
 #include "tensora/core/memory.h"
-#include "tensora/core/threads.h"
 
 namespace accelera::tensora {
 

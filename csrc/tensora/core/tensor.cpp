@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/core/basic_functions.h"
+#include "tensora/core/capture_events.h"
 #include "tensora/core/op.h"
-#include "tensora/functions.h"
-#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -86,7 +86,7 @@ T Tensor::empty_like(const Tensor& other, DType dtype) {
 }
 
 T Tensor::full(const Dims& shape, DType dtype, C128 value) {
-    if (Capture::here() && !shape.empty()) return copy(expand(full({}, dtype, value), shape));
+    if (thread_state.capture && !shape.empty()) return copy(expand(full({}, dtype, value), shape));
     if (!DeviceScope::current().is_cpu()) {
         T result = empty(shape, dtype);
         const DeviceScope on_cpu(cpu);

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "tensora/core/base.h"
-#include "tensora/core/dtype.h"
+#include "tensora/base/base.h"
+#include "tensora/base/dtype.h"
 #include "tensora/core/memory.h"
 
 namespace accelera::tensora {

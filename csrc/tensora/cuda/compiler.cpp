@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensora/core/threads.h"
-#include "tensora/cuda/graph.h"
+#include "tensora/base/threads.h"
 #include "tensora/cuda/kernels.h"
+#include "tensora/device/graph.h"
 
 // The sources for the device, as text in the library.
 #ifdef __linux__
@@ -26,11 +26,11 @@
 #else
 #define CARRIED(symbol, path) static const char tensora_##symbol[] = "";
 #endif
-CARRIED(element, "tensora/core/element.h")
+CARRIED(element, "tensora/base/element.h")
 CARRIED(math, "tensora/kernels/math.h")
 CARRIED(scalar, "tensora/kernels/scalar.h")
 CARRIED(formulas, "tensora/kernels/formulas.def")
-CARRIED(device_math, "tensora/cuda/math.cuh")
+CARRIED(device_math, "tensora/base/device_math.cuh")
 CARRIED(elements, "tensora/cuda/elements.cuh")
 CARRIED(rows, "tensora/cuda/rows.cuh")
 
@@ -44,11 +44,13 @@ struct Carried {
 };
 constexpr int n_carried = 7;
 const Carried* carried() {
-    static const Carried all[n_carried] = {
-        {"tensora/core/element.h", tensora_element},    {"tensora/kernels/math.h", tensora_math},
-        {"tensora/kernels/scalar.h", tensora_scalar},   {"tensora/kernels/formulas.def", tensora_formulas},
-        {"tensora/cuda/math.cuh", tensora_device_math}, {"tensora/cuda/elements.cuh", tensora_elements},
-        {"tensora/cuda/rows.cuh", tensora_rows}};
+    static const Carried all[n_carried] = {{"tensora/base/element.h", tensora_element},
+                                           {"tensora/kernels/math.h", tensora_math},
+                                           {"tensora/kernels/scalar.h", tensora_scalar},
+                                           {"tensora/kernels/formulas.def", tensora_formulas},
+                                           {"tensora/base/device_math.cuh", tensora_device_math},
+                                           {"tensora/cuda/elements.cuh", tensora_elements},
+                                           {"tensora/cuda/rows.cuh", tensora_rows}};
     return all;
 }
 

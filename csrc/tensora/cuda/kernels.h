@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "tensora/core/device_kernels.h"
 #include "tensora/core/op.h"
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora::cuda {
@@ -81,34 +82,12 @@ KernelCounts kernel_counts();
 
 // --- elementwise programs
 
-/// Elementwise operations that run as one kernel: each step a formula of elements, or the choice between two
-/// ("where"), or a conversion ("cast").
-struct FusedProgram {
-    struct Step {
-        const char* formula;
-        DType operands;  ///< type that a formula's inputs have
-        DType result;
-        std::array<int, 3> sources{};  ///< step i as i, leaf i as -1 - i
-        int n_sources = 0;
-        const Tensor* stored = nullptr;  ///< where the result goes, if it is kept
-    };
-    Device device;
-    Dims shape;
-    std::vector<T> leaves;  ///< broadcast to the shape; one number on the CPU is an argument
-    std::vector<Step> steps;
-};
-
-void run_fused(const FusedProgram& program);
 /// Text of the kernel that runs it.
 std::string fused_source(const FusedProgram& program);
 /// An operation on elements in the sources for the device: "where", "cast", or a formula of operands of a
 /// type.
 std::string formula_text(const char* formula, DType operands, DType result,
                          std::span<const std::string> inputs);
-/// Copy elements to a tensor on a device from one of the same shape there, or from one number on the CPU.
-void copy_on_device(const Tensor& from, const Tensor& to);
-void fill_on_device(const Tensor& out);
-
 // --- reductions
 
 /// How the elements of one type become one: a template of elements.cuh, and the type that it joins.

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include "tensora/core/basic_functions.h"
 #include "tensora/cuda/kernels.h"
-#include "tensora/functions.h"
 
 namespace accelera::tensora::cuda {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/core/basic_functions.h"
 #include "tensora/cuda/kernels.h"
-#include "tensora/functions.h"
 
 namespace accelera::tensora::cuda {
 

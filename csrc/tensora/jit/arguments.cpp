@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tensora/core/autograd.h"
-#include "tensora/functions.h"
+#include "tensora/core/basic_functions.h"
 
 namespace accelera::tensora {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
-#include "tensora/functions.h"
+#include "tensora/core/basic_functions.h"
 #include "tensora/jit/arguments.h"
 
 namespace accelera::tensora {
@@ -157,7 +157,7 @@ void Capture::add_write(const Op& op, std::span<const T> inputs, const Params& p
     CapturedBuffer& buffer = program_->buffers[size_t(written.buffer)];
     if (buffer.kind == Memory::constant) {
         // Each call begins with the elements that are there now.
-        const Pause pause;
+        const CapturePause pause;
         const RunNow now;
         const T whole(new Tensor(target.storage(), {{buffer.nbytes}, {1}, 0}, DType::u8));
         buffer.tensor = copy(whole);
@@ -200,7 +200,7 @@ void Capture::refuse_read(const Tensor& tensor, const char* what) {
 }
 
 void Capture::note_read(const Tensor& tensor) {
-    const Pause pause;
+    const CapturePause pause;
     const T alias = tensor.alias(tensor.layout());
     program_->reads.push_back({alias, bytes_of(alias)});
 }
@@ -213,7 +213,7 @@ CapturedGradient Capture::gradient_of(const T& leaf) {
     else
         result.argument = int32_t(argument - arguments_.begin());
     if (const T& grad = collected_gradient(*leaf)) {
-        const Pause pause;
+        const CapturePause pause;
         result.value = operand_of(grad);
         const LeafState& state = leaf_states_.at(leaf.get());
         result.was_none = !state.ever_set && !state.had_one;
@@ -261,5 +261,10 @@ std::shared_ptr<CapturedProgram> Capture::finish(const std::vector<T>& results) 
     leaves_.clear();
     return std::exchange(program_, nullptr);
 }
+
+void capture_call(Capture& capture, const Call& call, int64_t workspace_bytes) {
+    capture.add(call, workspace_bytes);
+}
+void capture_birth(Capture& capture, Storage& storage) { capture.born(storage); }
 
 }  // namespace accelera::tensora

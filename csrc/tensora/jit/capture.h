@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensora/core/threads.h"
+#include "tensora/core/capture_events.h"
 #include "tensora/jit/program.h"
 
 namespace accelera::tensora {
@@ -35,17 +35,6 @@ class Capture {
     void gradient_read(const T& leaf);
     /// The next random numbers.
     void draw(uint64_t seed, uint64_t number) { draws_.emplace_back(seed, number); }
-
-    /// While it lives, operations of this thread are not captured.
-    class Pause {
-      public:
-        Pause() : before_(std::exchange(thread_state.capture, nullptr)) {}
-        ~Pause() { thread_state.capture = before_; }
-        Pause(const Pause&) = delete;
-
-      private:
-        Capture* before_;
-    };
 
     /// Tensors that a later part of a call is given.
     void add_arguments(const std::vector<T>& arguments);

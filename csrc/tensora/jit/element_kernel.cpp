@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/core/basic_functions.h"
 #include "tensora/cuda/kernels.h"
-#include "tensora/functions.h"
 
 namespace accelera::tensora {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 
 namespace accelera::tensora {
 

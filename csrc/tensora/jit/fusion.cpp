@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
+#include "tensora/core/basic_functions.h"
 #include "tensora/core/fused_loop.h"
-#include "tensora/functions.h"
 #include "tensora/jit/program.h"
 
 namespace accelera::tensora {

@@ -1,10 +1,11 @@
 // Calls of a captured program: memory is brought to its steps, and the kernels run one after the other.
 #include <algorithm>
 
+#include "tensora/base/interrupt.h"
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
+#include "tensora/core/basic_functions.h"
 #include "tensora/core/fused_loop.h"
-#include "tensora/functions.h"
 #include "tensora/jit/arguments.h"
 #include "tensora/jit/fixed_memory.h"
 #include "tensora/jit/replay_graphs.h"

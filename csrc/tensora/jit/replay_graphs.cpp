@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tensora/base/interrupt.h"
 #include "tensora/core/autograd.h"
 
 namespace accelera::tensora {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tensora/cuda/graph.h"
+#include "tensora/device/graph.h"
 #include "tensora/jit/program.h"
 
 namespace accelera::tensora {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "tensora/functions.h"
+#include "tensora/core/basic_functions.h"
 
 namespace accelera::tensora {
 

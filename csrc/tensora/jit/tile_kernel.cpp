@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tensora/core/threads.h"
-#include "tensora/functions.h"
+#include "tensora/base/threads.h"
+#include "tensora/core/basic_functions.h"
 #include "tensora/jit/tile_source.h"
 
 namespace accelera::tensora {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
+#include "tensora/base/interrupt.h"
+#include "tensora/base/threads.h"
 
 namespace accelera::tensora {
 

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
-#include "tensora/core/dtype.h"
+#include "tensora/base/dtype.h"
 
 /// Loops that are compiled once for each instruction set, as tables of those for this machine.
 namespace accelera::tensora {
+
+/// Callback of a kernel for rows [begin, end) of its result that are filled; called on any thread.
+using RowsDone = std::function<void(int64_t begin, int64_t end)>;
 
 // --- elementwise operations
 

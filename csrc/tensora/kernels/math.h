@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tensora/core/element.h"
+#include "tensora/base/element.h"
 
 #ifndef TENSORA_ISA
 #define TENSORA_ISA base

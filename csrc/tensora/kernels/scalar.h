@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tensora/core/element.h"
+#include "tensora/base/element.h"
 #include "tensora/kernels/math.h"
 
 /// Functions of one element. The name space is that of the instruction set they are compiled for.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"

@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cmath>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
@@ -124,7 +124,7 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
     const T written(&out);
     if (Capture* const capture = Capture::here()) [[unlikely]]
         capture->add_write(op, inputs, no_params, out);
-    const Capture::Pause pause;
+    const CapturePause pause;
     RecordedStep step(op.name, {inputs, {&written, 1}});
     step.compute([&] { run_loop(call, out, loop_type(call)); });
     if (is_recording() || StepBudget::here()) {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensora/core/threads.h"
+#include "tensora/base/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 

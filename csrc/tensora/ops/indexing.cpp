@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
@@ -728,7 +728,7 @@ void write_in_place(const T& target, const T& given, const char* op) {
             params.dtype = target->dtype();
             capture->add_write(op_named("cast"), {&source, 1}, params, *target);
         }
-        const Capture::Pause pause;
+        const CapturePause pause;
         const RecordedStep step(op, {{&source, 1}, {&target, 1}});
         step.compute([&] { copy_elements(*source, *target); });
         step.read(*source->storage());

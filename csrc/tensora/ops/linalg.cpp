@@ -7,10 +7,11 @@
 // differentiation" (2008); M. Seeger et al., "Auto-differentiating linear algebra" (2017, arXiv:1710.08717);
 // for complex matrices as in PyTorch's FunctionsManual: the gradient g of L(z) is such that dL = Re(conj(g)
 // dz).
+#include "tensora/core/autograd.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"
-#include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"
+#include "tensora/ops/lapack.h"
 
 namespace accelera::tensora {
 

@@ -1,12 +1,12 @@
 // Entry of the product of matrices.
 #include <cstring>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"
+#include "tensora/ops/lapack.h"
 
 namespace accelera::tensora {
 

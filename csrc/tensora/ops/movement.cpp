@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 

@@ -1,8 +1,8 @@
 // Entries of normalization by the statistics of rows, groups or channels.
 #include <algorithm>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"

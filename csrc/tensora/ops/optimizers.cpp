@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"

@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/ops/images.h"

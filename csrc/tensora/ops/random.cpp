@@ -2,8 +2,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "tensora/base/interrupt.h"
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {

@@ -3,8 +3,9 @@
 #include <cmath>
 #include <vector>
 
+#include "tensora/base/interrupt.h"
+#include "tensora/base/threads.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/jit/capture.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tensora/core/element.h"
+#include "tensora/base/element.h"
 
 namespace accelera::tensora {
 

@@ -1,13 +1,13 @@
 // Devices, their contexts and memory, copies and launches.
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 
 #include <array>
 #include <mutex>
 
-#include "tensora/core/base.h"
-#include "tensora/core/threads.h"
-#include "tensora/cuda/device_state.h"
-#include "tensora/cuda/graph.h"
+#include "tensora/base/base.h"
+#include "tensora/base/threads.h"
+#include "tensora/device/device_state.h"
+#include "tensora/device/graph.h"
 
 namespace accelera::tensora::cuda {
 

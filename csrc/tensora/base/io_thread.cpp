@@ -1,4 +1,4 @@
-#include "tensora/core/io_thread.h"
+#include "tensora/base/io_thread.h"
 
 #include <signal.h>
 #include <unistd.h>

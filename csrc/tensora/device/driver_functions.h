@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 
 /// Functions of the CUDA driver, by their names there, and their errors.
 namespace accelera::tensora::cuda {

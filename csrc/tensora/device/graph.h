@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "tensora/cuda/driver.h"
+#include "tensora/device/driver.h"
 
 /// Work of a device that is put together once and launched again and again.
 namespace accelera::tensora::cuda {

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "tensora/core/arena.h"
-#include "tensora/core/backing_store.h"
-#include "tensora/core/io_thread.h"
+#include "tensora/base/arena.h"
+#include "tensora/base/backing_store.h"
+#include "tensora/base/io_thread.h"
 
 namespace accelera::tensora {
 

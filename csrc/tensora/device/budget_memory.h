@@ -5,9 +5,9 @@
 #include <set>
 #include <vector>
 
-#include "tensora/core/arena.h"
-#include "tensora/core/backing_store.h"
-#include "tensora/cuda/driver.h"
+#include "tensora/base/arena.h"
+#include "tensora/base/backing_store.h"
+#include "tensora/device/driver.h"
 
 namespace accelera::tensora::cuda {
 

@@ -1,4 +1,4 @@
-#include "tensora/cuda/driver_functions.h"
+#include "tensora/device/driver_functions.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora::cuda {
 

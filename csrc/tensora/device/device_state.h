@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "tensora/cuda/driver_functions.h"
+#include "tensora/device/driver_functions.h"
 
 /// Devices in use, for the files that call the driver.
 namespace accelera::tensora::cuda {

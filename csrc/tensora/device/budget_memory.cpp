@@ -1,9 +1,9 @@
-#include "tensora/cuda/budget_memory.h"
+#include "tensora/device/budget_memory.h"
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora::cuda {
 

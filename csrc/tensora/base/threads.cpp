@@ -1,4 +1,4 @@
-#include "tensora/core/threads.h"
+#include "tensora/base/threads.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensora/core/autograd.h"
+#include "tensora/base/interrupt.h"
 
 namespace accelera::tensora {
 

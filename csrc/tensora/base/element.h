@@ -1,9 +1,9 @@
 #pragma once
 
 /// C++ types of elements: halves, traits, conversions. For the CPU and for CUDA, as all that says `math::`,
-/// which is the standard library there and cuda/math.cuh here.
+/// which is the standard library there and device_math.cuh here.
 #ifdef TENSORA_DEVICE
-#include "tensora/cuda/math.cuh"
+#include "tensora/base/device_math.cuh"
 #else
 #include <bit>
 #include <cmath>

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tensora/core/base.h"
-#include "tensora/core/threads.h"
-#include "tensora/cuda/device_state.h"
-#include "tensora/cuda/graph.h"
+#include "tensora/base/base.h"
+#include "tensora/base/threads.h"
+#include "tensora/device/device_state.h"
+#include "tensora/device/graph.h"
 
 namespace accelera::tensora::cuda {
 

@@ -1,9 +1,9 @@
-#include "tensora/cuda/graph.h"
+#include "tensora/device/graph.h"
 
 #include <algorithm>
 #include <mutex>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora::cuda {
 

@@ -1,4 +1,4 @@
-#include "tensora/core/spill_file.h"
+#include "tensora/base/spill_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora {
 

@@ -1,4 +1,4 @@
-#include "tensora/core/arena.h"
+#include "tensora/base/arena.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tensora/core/base.h"
+#include "tensora/base/base.h"
 
 namespace accelera::tensora {
 
