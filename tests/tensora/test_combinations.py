@@ -30,7 +30,19 @@ CASES = [
     for name, samples in TABLE.items()
     for i, sample in enumerate(samples)
 ]
-DTYPES = "float64 float32 float16 bfloat16 complex64 complex128 int64 int32 int8 uint8 bool".split()
+DTYPES = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "complex64",
+    "complex128",
+    "int64",
+    "int32",
+    "int8",
+    "uint8",
+    "bool",
+]
 COMBINATIONS = 8
 """Combinations of each sample."""
 SPECIAL = np.array(
