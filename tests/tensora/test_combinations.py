@@ -30,19 +30,8 @@ CASES = [
     for name, samples in TABLE.items()
     for i, sample in enumerate(samples)
 ]
-DTYPES = [
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "complex64",
-    "complex128",
-    "int64",
-    "int32",
-    "int8",
-    "uint8",
-    "bool",
-]
+DTYPES = ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"]
+DTYPES += ["int64", "int32", "int8", "uint8", "bool"]
 COMBINATIONS = 8
 """Combinations of each sample."""
 SPECIAL = np.array(
