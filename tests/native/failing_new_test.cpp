@@ -105,7 +105,7 @@ TEST_CASE("failing new: steps inside a budget, which spill") {
     const T x = counted({64, 32});
     for (const int64_t capacity : {1 << 20, 120'000}) {
         CAPTURE(capacity);
-        const Ref<StepBudget> budget(new StepBudget(capacity / 64 * 64, folder ? folder : "/tmp", cpu));
+        const Ref<StepBudget> budget(new StepBudget(capacity, folder ? folder : "/tmp", cpu));
         attempt_all(
             [&] {
                 budget->begin(capacity, nullptr);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 import accelera.tensora as ts
 from accelera.errors import BudgetExceededError
 from accelera.tensora import cuda, functional, optim, step_plans
+from tests.tensora import emulator
+from tests.tensora.dlpack import Imported
 
 WIDTH, ROWS, DEPTH = 32, 64, 6
 KINDS = {
@@ -30,7 +33,7 @@ def fusion() -> None:
 
 @pytest.fixture(params=["late", "early"])
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Order in which the emulated device runs streams: those other than the usual one run after it, or before."""
+    """Order in which the emulated device runs streams: other streams run after the usual one, or before."""
     monkeypatch.setenv("EMULATED_CUDA_ORDER", request.param)
 
 
@@ -339,3 +342,37 @@ def layers(network: Network, until: int, then: Callable[[Any], Any]) -> list[Any
         if i == until:
             then(x)
     return [each.detach().to("cpu").numpy().copy() for each in kept]
+
+
+@pytest.mark.parametrize("count", [1, 3, 17, 65, 1000])
+def test_blocks_of_a_step_are_aligned_for_the_device(count: int, device: str) -> None:
+    x = ts.asarray(np.arange(count, dtype="f")).to(device)
+    with ts.budget(live(device) + 40_001, device=device):
+        tensors = [x + i for i in range(6)]
+        assert {Imported(tensor).address % 256 for tensor in tensors} == {0}
+    for i, tensor in enumerate(tensors):
+        np.testing.assert_array_equal(tensor.to("cpu").numpy(), np.arange(count, dtype="f") + i)
+        assert Imported(tensor).address % 256 == 0
+
+
+def test_pinned_memory_of_a_step_is_released_by_one_without(device: str) -> None:
+    driver = emulator.driver()
+    driver.emulated_pinned_bytes.restype = ctypes.c_size_t
+    x = ts.asarray(np.arange(2048, dtype="f")).to(device)
+    before = driver.emulated_pinned_bytes()
+    budget = ts.budget(live(device) + 5 * 8192, device=device)
+    for _ in range(2):
+        with budget:
+            tensors = [x + i for i in range(12)]
+            for i, tensor in enumerate(tensors):
+                np.testing.assert_array_equal(tensor.to("cpu").numpy(), np.arange(i, 2048 + i, dtype="f"))
+            del tensors, tensor
+        assert budget.report.spilled_bytes > 0
+        assert driver.emulated_pinned_bytes() > before
+    with budget:
+        y = x + 1
+    assert driver.emulated_pinned_bytes() == before
+    with budget:
+        tensors = [y + i for i in range(12)]
+    for i, tensor in enumerate(tensors):
+        np.testing.assert_array_equal(tensor.to("cpu").numpy(), np.arange(i + 1, 2049 + i, dtype="f"))

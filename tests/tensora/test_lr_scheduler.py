@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import accelera.tensora as ts
+from accelera.errors import ArgumentError
 from accelera.tensora import optim
 
 SCHEDULES: list[tuple[str, dict[str, Any]]] = [
@@ -154,3 +155,15 @@ def test_wrong_options_are_named(make: Any, words: str) -> None:
         make(optim.lr_scheduler, both("SGD")[0])
     with pytest.raises(KeyError, match="initial_lr"):
         optim.lr_scheduler.StepLR(both("SGD")[0], 3, last_epoch=4)
+
+
+def test_period_of_zero_is_refused_and_changes_nothing() -> None:
+    weight = ts.ones((3,), requires_grad=True)
+    optimizer = ts.optim.SGD([weight], lr=0.1)
+    schedule = ts.optim.lr_scheduler.StepLR(optimizer, 2)
+    schedule.load_state_dict({**schedule.state_dict(), "step_size": 0})
+    before = schedule.state_dict()
+    with pytest.raises(ArgumentError, match=r"\[StepLR\] the rates of epoch 1 are undefined"):
+        schedule.step()
+    assert schedule.state_dict() == before
+    assert optimizer.param_groups[0]["lr"] == 0.1

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import accelera.tensora as ts
+from accelera.errors import AcceleraError
 from accelera.tensora import optim
 
 RANDOM = np.random.default_rng(0)
@@ -150,3 +151,34 @@ def test_states_of_another_model_are_refused() -> None:
     third = optim.Adam([ts.ones(3).requires_grad_() for _ in SHAPES])
     with pytest.raises(ValueError, match="shape"):
         third.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["state"][1].update(step=float("inf")),
+        lambda state: state["state"][1].update(step=-1),
+        lambda state: state["state"][1].update(exp_avg=ts.ones((9, 9))),
+        lambda state: state["param_groups"][0].update(lr=-1.0),
+        lambda state: state["param_groups"][0].update(betas=(0.9, 1.5)),
+    ],
+    ids=["infinite step", "negative step", "wrong shape", "negative lr", "beta out of range"],
+)
+def test_refused_state_leaves_the_optimizer_unchanged(change: Any) -> None:
+    weights = [ts.ones((3,), requires_grad=True), ts.ones((2, 2), requires_grad=True)]
+    optimizer = optim.Adam(weights, lr=0.1)
+    for weight in weights:
+        weight.grad = ts.ones_like(weight)
+    optimizer.step()
+    before = optimizer.state_dict()
+    state = optimizer.state_dict()
+    state["param_groups"][0]["lr"] = 0.5
+    change(state)
+    with pytest.raises(AcceleraError):
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for number, values in before["state"].items():
+        for name, value in values.items():
+            np.testing.assert_array_equal(np.asarray(after["state"][number][name]), np.asarray(value))
+    optimizer.step()

@@ -9,10 +9,17 @@
 
 namespace accelera::tensora {
 
-/// Bytes of a block in an arena.
-constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
+constexpr int64_t cpu_granule = 64;
+/// Vector loads of cuBLAS and bulk copies of the device need this alignment for their fast paths.
+constexpr int64_t device_granule = 256;
 
-/// Free and used parts of a range of bytes. Sizes and places are multiples of 64.
+/// Bytes of a block in an arena: the next multiple of a power of two.
+constexpr int64_t block_bytes_of(int64_t nbytes, int64_t granule = cpu_granule) {
+    return (nbytes < 1 ? granule : nbytes + granule - 1) / granule * granule;
+}
+
+/// Free and used parts of a range of bytes. Sizes and places are multiples of 64, and of a larger granule if
+/// the capacity and all blocks are.
 class AddressRanges {
   public:
     explicit AddressRanges(int64_t capacity) : capacity_(capacity), gaps_(0, capacity) {}

@@ -31,6 +31,9 @@ class BackingStore {
         finish(slot);
     }
 
+    /// A step has ended: memory that it did not use may be released.
+    virtual void release_unused() {}
+
     int64_t written_bytes() const { return written_; }
 
   protected:

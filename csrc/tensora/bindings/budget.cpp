@@ -130,7 +130,7 @@ void bind_budget(nb::module_& module) {
         .def("__init__",
              [](BudgetHandle* self, int64_t capacity, std::string folder, const std::string& device) {
                  new (self) BudgetHandle{Ref<StepBudget>(
-                     new StepBudget(capacity / 64 * 64, std::move(folder), device_named(device)))};
+                     new StepBudget(capacity, std::move(folder), device_named(device)))};
              })
         .def(
             "begin",

@@ -24,6 +24,10 @@ std::unique_ptr<ArenaMemory> memory_on(Device device, int64_t capacity) {
     return std::make_unique<cuda::DeviceMemory>(device.index, capacity);
 }
 
+int64_t whole_blocks(int64_t capacity, Device device) {
+    return capacity / granule_of(device) * granule_of(device);
+}
+
 std::unique_ptr<BackingStore> store_for(Device device, std::string folder) {
     if (device.is_cpu()) return std::make_unique<SpillFile>(std::move(folder));
     return std::make_unique<cuda::HostStore>(device.index);
@@ -33,7 +37,7 @@ std::unique_ptr<BackingStore> store_for(Device device, std::string folder) {
 
 StepBudget::StepBudget(int64_t capacity, std::string spill_folder, Device device)
     : device_(device),
-      arena_(capacity, memory_on(device, capacity)),
+      arena_(whole_blocks(capacity, device), memory_on(device, whole_blocks(capacity, device))),
       store_(store_for(device, std::move(spill_folder))) {}
 StepBudget::~StepBudget() = default;
 
@@ -110,6 +114,7 @@ void StepBudget::end() {
     producers_.clear();
     attempt([&] { fetch_filed(); });
     attempt([&] { move_to_end(); });
+    attempt([&] { store_->release_unused(); });
     report_.spilled_bytes += store_->written_bytes();
     if (!report_.refusal.empty()) report_.high_bytes = outliving;
     if (error) std::rethrow_exception(error);

@@ -16,7 +16,7 @@ constexpr int64_t most_small = 512;
 
 /// Bytes of a block for a tensor that a kernel computes in; halves are computed as float32.
 int64_t computed_bytes(int64_t size, DType dtype) {
-    return (size * (is(dtype, halves) ? 4 : size_of(dtype)) + 63) / 64 * 64;
+    return block_bytes_of(size * (is(dtype, halves) ? 4 : size_of(dtype)));
 }
 
 /// Bound of the memory that an operation's kernel allocates and frees again.

@@ -366,7 +366,7 @@ char* Storage::device_data() {
 }
 
 Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
-    const int64_t counted = block_bytes_of(nbytes);
+    const int64_t counted = block_bytes_of(nbytes, granule_of(budget.device()));
     const Role role = current_role;
     const Ref<Storage> storage(make(0));
     storage->nbytes_ = nbytes;
@@ -439,7 +439,7 @@ char* Storage::reach_data() const {
 
 int64_t Storage::block_bytes() const {
     if (size_class_ == on_device) return device_bytes_for(nbytes_);
-    if (size_class_ == in_arena) return block_bytes_of(nbytes_);
+    if (size_class_ == in_arena) return block_bytes_of(nbytes_, granule_of(device_));
     return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_);
 }
 

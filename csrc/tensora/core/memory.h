@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tensora/base/arena.h"
 #include "tensora/base/base.h"
 
 namespace accelera::tensora {
@@ -35,6 +36,9 @@ constexpr Device cpu{};
 std::string name_of(Device device);
 /// The device of such a name, "cuda" being the first; raises where it does not exist.
 Device device_named(const std::string& name);
+
+/// Alignment of the blocks of a budget on a device.
+inline int64_t granule_of(Device device) { return device.is_cpu() ? cpu_granule : device_granule; }
 
 /// While it lives, this thread's new blocks lie on this device.
 class DeviceScope {

@@ -76,14 +76,33 @@ HostStore::HostStore(int device) : device_(device), stream_(make_stream(device))
 
 HostStore::~HostStore() {
     if (!chunks_.empty()) cuda::finish(device_, stream_);
-    for (const Chunk& chunk : chunks_)
-        if (chunk.pinned)
-            give_host_memory(device_, chunk.memory);
-        else
-            std::free(chunk.memory);
+    for (Chunk& chunk : chunks_) release(chunk);
 }
 
-void HostStore::add_chunk(int64_t nbytes) {
+void HostStore::release(Chunk& chunk) {
+    if (chunk.pinned)
+        give_host_memory(device_, chunk.memory);
+    else
+        std::free(chunk.memory);
+    chunk.memory = nullptr;
+    chunk.ranges.reset(0);
+}
+
+/// Pinned memory is not the budget's, and other processes cannot have it: chunks that a whole step did not
+/// need are released. Those that it used stay, since pinning takes milliseconds and the next step is alike.
+void HostStore::release_unused() {
+    const auto is_idle = [](const Chunk& chunk) {
+        return chunk.memory && !chunk.used && chunk.ranges.used_bytes() == 0;
+    };
+    if (std::any_of(chunks_.begin(), chunks_.end(), is_idle)) cuda::finish(device_, stream_);
+    for (Chunk& chunk : chunks_) {
+        if (is_idle(chunk)) release(chunk);
+        chunk.used = chunk.ranges.used_bytes() > 0;
+    }
+}
+
+/// Returns the number of the chunk; those of released ones are used again.
+size_t HostStore::add_chunk(int64_t nbytes) {
     nbytes = std::max(block_bytes_of(nbytes), least_chunk);
     char* memory = take_host_memory(device_, nbytes);
     const bool pinned = memory;
@@ -91,16 +110,25 @@ void HostStore::add_chunk(int64_t nbytes) {
     if (!memory)
         fail(Kind::memory, "[budget] the host has no ", nbytes, " bytes for what leaves cuda:", device_,
              "; give the step a larger budget, or the process more memory");
-    chunks_.push_back({memory, pinned, AddressRanges(nbytes)});
+    const auto released = [](const Chunk& chunk) { return !chunk.memory; };
+    const auto place = std::find_if(chunks_.begin(), chunks_.end(), released);
+    Chunk& chunk = place == chunks_.end() ? chunks_.emplace_back() : *place;
+    chunk.memory = memory;
+    chunk.pinned = pinned;
+    chunk.ranges.reset(nbytes);
+    return size_t(&chunk - chunks_.data());
 }
 
 int64_t HostStore::take(int64_t nbytes) {
     for (size_t i = 0; i < chunks_.size(); ++i) {
         const int64_t place = chunks_[i].ranges.take(nbytes);
-        if (place >= 0) return (int64_t(i) << chunk_bits) + place;
+        if (place < 0) continue;
+        chunks_[i].used = true;
+        return (int64_t(i) << chunk_bits) + place;
     }
-    add_chunk(nbytes);
-    return (int64_t(chunks_.size() - 1) << chunk_bits) + chunks_.back().ranges.take(nbytes);
+    const size_t added = add_chunk(nbytes);
+    chunks_[added].used = true;
+    return (int64_t(added) << chunk_bits) + chunks_[added].ranges.take(nbytes);
 }
 
 char* HostStore::at(int64_t slot) const {

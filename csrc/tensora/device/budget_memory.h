@@ -42,16 +42,19 @@ class HostStore final : public BackingStore {
     void finish(int64_t slot) override;
     void abandon(int64_t slot) override;
     void forget(int64_t slot) override;
+    void release_unused() override;
 
   private:
-    /// Part of the host's memory; slots of chunk i begin at i << chunk_bits.
+    /// Part of the host's memory; slots of chunk i begin at i << chunk_bits. Released ones have no capacity.
     struct Chunk {
-        char* memory;
-        bool pinned;
-        AddressRanges ranges;
+        char* memory = nullptr;
+        bool pinned = false;
+        bool used = true;  ///< since the last `release_unused`
+        AddressRanges ranges{0};
     };
     int64_t take(int64_t nbytes);
-    void add_chunk(int64_t nbytes);
+    size_t add_chunk(int64_t nbytes);
+    void release(Chunk& chunk);
     char* at(int64_t slot) const;
 
     const int device_;

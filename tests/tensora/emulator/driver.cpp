@@ -53,6 +53,13 @@ int emulated_bad_modules = 0;
 /// Waits of the host for a stream.
 int emulated_waits = 0;
 int emulated_graph_launches() { return launches; }
+/// Bytes of the host that are pinned.
+size_t emulated_pinned_bytes() {
+    const Lock lock(mutex);
+    size_t sum = 0;
+    for (const auto& [memory, nbytes] : pinned) sum += nbytes;
+    return sum;
+}
 /// Release threshold of a device's default pool, which belongs to the whole process.
 uint64_t emulated_default_threshold(int device) { return default_pools[device].threshold; }
 /// The contexts work again, as in a new process.

@@ -177,21 +177,30 @@ class Optimizer(ABC):
             hook(self)
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        groups = state_dict["param_groups"]
-        found, wanted = ([len(group["params"]) for group in each] for each in (groups, self.param_groups))
-        if found != wanted:
+        saved_groups = state_dict["param_groups"]
+        saved_counts, counts = (
+            [len(group["params"]) for group in groups] for groups in (saved_groups, self.param_groups)
+        )
+        if saved_counts != counts:
             raise ArgumentError(
-                f"[load_state_dict] groups of {found} parameters for an optimizer with groups of {wanted}"
+                f"[load_state_dict] groups of {saved_counts} parameters for an optimizer with groups of {counts}"
             )
-        self.state = {}
-        for group, saved in zip(self.param_groups, groups, strict=True):
+        # Everything is checked before the first change, so a refused state leaves the optimizer as it was.
+        options = [
+            {name: value for name, value in saved.items() if name not in _NOT_TAKEN} for saved in saved_groups
+        ]
+        states = {}
+        for group, saved, values in zip(self.param_groups, saved_groups, options, strict=True):
+            self.check({**group, **values})
             for param, number in zip(group["params"], saved["params"], strict=True):
                 if number in state_dict["state"]:
-                    self.state[param] = {
+                    states[param] = {
                         name: _copy_state_value(name, value, param)
                         for name, value in state_dict["state"][number].items()
                     }
-            group.update({name: value for name, value in saved.items() if name not in _NOT_TAKEN})
+        self.state = states
+        for group, values in zip(self.param_groups, options, strict=True):
+            group.update(values)
 
     # --- hooks
 
@@ -290,7 +299,11 @@ def _copy_state_value(name: str, value: Any, param: Any) -> Any:
     """
     if name in _SCALAR_STATES:
         number = float(value)
-        return int(number) if name == "step" else number
+        if name != "step":
+            return number
+        if not 0 <= number < 2**63:
+            raise ArgumentError(f"[load_state_dict] step={number}; give the number of steps so far, 0 or more")
+        return int(number)
     if not hasattr(value, "shape"):
         return value
     value = value if isinstance(value, Tensor) else asarray(value)

@@ -60,10 +60,27 @@ class LRScheduler(ABC):
 
     @host_call
     def step(self) -> None:
-        """Begin the next epoch."""
+        """Start the next epoch.
+
+        Raises
+        ------
+        ArgumentError
+            If an option such as a period of 0 leaves the rates undefined; the schedule is unchanged.
+
+        """
         self._step_count += 1
         self.last_epoch += 1
-        self._set(self.get_lr())
+        try:
+            rates = self.get_lr()
+        except ArithmeticError as error:
+            epoch = self.last_epoch
+            self._step_count -= 1
+            self.last_epoch -= 1
+            raise ArgumentError(
+                f"[{type(self).__name__}] the rates of epoch {epoch} are undefined: {error}; give positive "
+                "periods and finite factors"
+            ) from error
+        self._set(rates)
 
     def _set(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
