@@ -66,6 +66,7 @@ lint: $(installed) ## style, types, layers
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/clang-format --dry-run -Werror $(formatted)
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/python tools/clang_tidy.py
 
 format: $(installed) ## rewrite the sources as lint wants them
 	$(bin)/ruff check --fix

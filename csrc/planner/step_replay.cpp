@@ -352,8 +352,11 @@ void StepReplay::run_again(int32_t k, int32_t value) {
     twice_.clear();
     for (const int32_t v : kept)
         if (uses_[at(v)] == 0 && !stays_[at(v)]) drop_again(v);
-    for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
-        if (uses_[at(*v)] > 0 && --uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)]) drop_again(*v);
+    for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v) {
+        if (uses_[at(*v)] == 0) continue;
+        --uses_[at(*v)];
+        if (uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)]) drop_again(*v);
+    }
 }
 
 bool StepReplay::made_again(int32_t v) const {

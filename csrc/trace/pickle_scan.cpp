@@ -62,6 +62,7 @@ uint64_t number_of(std::string_view line) {
     uint64_t value = 0;
     const bool has_feed = !line.empty() && line.back() == '\n';
     const char* const end = line.data() + line.size() - has_feed;
+    // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): `end` bounds the characters
     const auto result = std::from_chars(line.data(), end, value);
     return result.ec == std::errc() && result.ptr == end ? value : UINT64_MAX;
 }

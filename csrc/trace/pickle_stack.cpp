@@ -81,9 +81,10 @@ bool PickleStack::apply(uint8_t code, uint64_t place) {
         case '2':
             return !values_.empty() && push(values_.back());
         case 't':
+        case 0x91:  // FROZENSET
+        case 'o':   // OBJ: the class and its arguments
+        case 'i':   // INST
             return combine_to_mark();
-        case 0x91:
-            return combine_to_mark();  // FROZENSET
         case 0x85:
             return combine(1);  // TUPLE1
         case 0x86:
@@ -95,10 +96,6 @@ bool PickleStack::apply(uint8_t code, uint64_t place) {
             return combine(2);  // REDUCE, NEWOBJ: a set of the arguments
         case 0x92:
             return combine(3);  // NEWOBJ_EX
-        case 'o':
-            return combine_to_mark();  // OBJ: the class and its arguments
-        case 'i':
-            return combine_to_mark();  // INST
         case 'l':
         case 'd':
             return pop_to_mark() && push(1);  // lists and dicts have no hash

@@ -75,7 +75,7 @@ MappedMemory::MappedMemory(int64_t capacity) : mapped_(capacity) {
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         fail(Kind::memory, "[budget] the system has no ", capacity, " bytes of addresses (",
-             std::strerror(errno), ")");
+             describe_errno(errno), ")");
     base_ = static_cast<char*>(memory);
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 /// What everything here is built on: errors, counted references, short lists of integers.
@@ -59,6 +60,9 @@ void require_shape(bool holds, const Parts&... parts) {
     if (!holds) [[unlikely]]
         fail(Kind::shape, parts...);
 }
+
+/// Description of an errno; `strerror` would share its buffer between threads.
+inline std::string describe_errno(int code) { return std::generic_category().message(code); }
 
 // --- counted references
 

@@ -30,7 +30,7 @@ void SpillFile::open() {
     file_ = mkostemp(name.data(), O_CLOEXEC);
     if (file_ < 0)
         fail(Kind::memory, "[budget] no file for tensors that leave memory in ", folder_, " (",
-             std::strerror(errno), "); give another spill_dir");
+             describe_errno(errno), "); give another spill_dir");
     unlink(name.c_str());
 }
 
@@ -56,10 +56,10 @@ void SpillFile::conclude(int64_t slot) {
     }
     if (!job.writes)
         fail(Kind::store, "[budget] a spilled tensor cannot be read back from ", folder_, ": ",
-             std::strerror(job.error), "; its contents are still there: try again, or check the disk");
+             describe_errno(job.error), "; its contents are still there: try again, or check the disk");
     forget(slot);
     fail(Kind::memory, "[budget] ", job.nbytes, " bytes cannot be written to ", folder_, " (",
-         std::strerror(job.error), "); give a spill_dir with more room");
+         describe_errno(job.error), "); give a spill_dir with more room");
 }
 
 int64_t SpillFile::write(const char* data, int64_t nbytes) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -30,12 +32,14 @@ int quota() {
     std::string most;
     double period = 0;
     if (!(file >> most >> period) || most == "max" || period <= 0) return 1 << 20;
-    return std::max(1, int(std::atof(most.c_str()) / period + 0.5));
+    return std::max(1, int(std::lround(std::strtod(most.c_str(), nullptr) / period)));
 }
 
 int default_threads() {
-    if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish && std::atoi(wish) > 0)
-        return std::atoi(wish);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): read once, while the library is loaded
+    const char* const variable = std::getenv("OMP_NUM_THREADS");
+    const long threads = variable ? std::strtol(variable, nullptr, 10) : 0;
+    if (threads > 0) return int(std::min<long>(threads, INT_MAX));
     cpu_set_t set;
     int n = int(std::thread::hardware_concurrency());
     if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);

@@ -118,6 +118,7 @@ void bind_budget(nb::module_& module) {
         .def_ro("needed_bytes", &StepReport::needed_bytes)
         .def_ro("refusal", &StepReport::refusal)
         .def_ro("reruns", &StepReport::reruns);
+    // NOLINTNEXTLINE(bugprone-unused-raii): the constructor adds the class to the module
     nb::class_<PlanHandle>(module, "StepPlan",
                            "What a step does besides its operations; made by StepBudget.");
     nb::class_<LogHandle>(module, "StepLog", "Operations and memory of a step as it ran.")
@@ -129,8 +130,8 @@ void bind_budget(nb::module_& module) {
     nb::class_<BudgetHandle>(module, "StepBudget", "Arena of training steps, their log and their plan.")
         .def("__init__",
              [](BudgetHandle* self, int64_t capacity, std::string folder, const std::string& device) {
-                 new (self) BudgetHandle{Ref<StepBudget>(
-                     new StepBudget(capacity, std::move(folder), device_named(device)))};
+                 new (self) BudgetHandle{
+                     Ref<StepBudget>(new StepBudget(capacity, std::move(folder), device_named(device)))};
              })
         .def(
             "begin",

@@ -13,6 +13,7 @@ namespace nanobind::detail {
 
 using accelera::tensora::Dims;
 
+// NOLINTNEXTLINE(bugprone-exception-escape): `read` stops before the list of axes is full
 bool type_caster<Dims>::from_python(handle source, uint32_t flags, cleanup_list*) noexcept {
     return read(source.ptr()) || take_misfit(source, flags & uint32_t(cast_flags::convert));
 }

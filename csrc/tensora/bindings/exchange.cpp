@@ -346,17 +346,16 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         tensor.bytes();  // contents may be elsewhere
         lent = new LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)};
         lend(tensor);
+        view->buf = tensor.bytes();
+        view->len = tensor.size() * size_of(tensor.dtype());
     } catch (...) {
         delete lent;
         set_python_error();
         view->obj = nullptr;
         return -1;
     }
-    const int64_t each = size_of(tensor.dtype());
-    view->buf = tensor.bytes();
-    view->len = tensor.size() * each;
     view->readonly = !tensor.storage()->writable();
-    view->itemsize = each;
+    view->itemsize = size_of(tensor.dtype());
     view->format = has_flags(flags, PyBUF_FORMAT) ? const_cast<char*>(formats[int(tensor.dtype())]) : nullptr;
     view->ndim = has_flags(flags, PyBUF_ND) ? tensor.dims() : 0;
     view->shape = has_flags(flags, PyBUF_ND) ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;

@@ -26,6 +26,7 @@ std::vector<Ref<Node>> graph_of(const std::vector<T>& outputs) {
     };
     for (const T& output : outputs) meet(node_of(*output));
     for (size_t i = 0; i < nodes.size(); ++i) {
+        // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): `meet` may move the list
         const Ref<Node> node = nodes[i];
         for (const Edge& edge : node->edges) meet(edge.node);
     }

@@ -217,6 +217,7 @@ class CustomNode final : public Node {
           continues_sums_(continues_sums) {}
 
     std::string name() const override { return name_; }
+    size_t object_bytes() const override { return sizeof(CustomNode); }
 
     SmallVector<T> backward(const SmallVector<T>& grads) override {
         const nb::gil_scoped_acquire gil;

@@ -19,38 +19,9 @@ std::atomic<uint64_t> next_sequence{1};
 thread_local bool recording = true;
 Placer placer = nullptr;
 
-/// Destroys what edges lead to, one after another: a chain of nodes that each destroyed the next would end
-/// the stack.
-class Undertaker {
-  public:
-    void bury(SmallVector<Edge>& edges) {
-        for (Edge& edge : edges) {
-            if (edge.node) nodes_.push_back(std::move(edge.node));
-            if (edge.saved && edge.saved->gradient()) saved_.push_back(std::move(edge.saved));
-        }
-        if (busy_) return;
-        busy_ = true;
-        while (!nodes_.empty() || !saved_.empty()) {
-            release_last(saved_);
-            release_last(nodes_);
-        }
-        busy_ = false;
-    }
-
-  private:
-    template <typename Object>
-    static void release_last(std::vector<Ref<Object>>& list) {
-        if (list.empty()) return;
-        const Ref<Object> last = std::move(list.back());
-        list.pop_back();
-    }
-
-    std::vector<Ref<Node>> nodes_;
-    std::vector<T> saved_;
-    bool busy_ = false;
-};
-// Leaked: tensors may die after the thread's own objects.
-thread_local Undertaker* undertaker = nullptr;
+// Nodes of this thread that nothing refers to, and whether a call below destroys them.
+thread_local constinit Node* unreferenced = nullptr;
+thread_local constinit bool destroys_nodes = false;
 
 Edge edge_to(const T& input, uint64_t sequence) {
     Edge edge;
@@ -92,9 +63,21 @@ Node::Node(const Op* op, std::span<const T> inputs)
         place = placer();
 }
 
-Node::~Node() {
-    if (!undertaker) undertaker = new Undertaker;
-    undertaker->bury(edges);
+Node::~Node() = default;
+
+/// Destroy a node, and those that only it referred to in a loop: a chain of destructors that each destroyed
+/// the next would exhaust the stack. The list is in the nodes, since a destructor must not allocate.
+void Node::operator delete(Node* node, std::destroying_delete_t) {
+    node->next_unreferenced_ = std::exchange(unreferenced, node);
+    if (destroys_nodes) return;
+    destroys_nodes = true;
+    while (Node* const last = unreferenced) {
+        unreferenced = last->next_unreferenced_;
+        const size_t nbytes = last->object_bytes();
+        last->~Node();
+        give_small(last, nbytes);
+    }
+    destroys_nodes = false;
 }
 
 SmallVector<T> Node::backward(const SmallVector<T>& grads) {

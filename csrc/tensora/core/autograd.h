@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,10 @@ class Node : public Counted {
     Node(const Op* op, std::span<const T> inputs);
     ~Node() override;
     static void* operator new(size_t size) { return take_small(size); }
-    static void operator delete(void* memory, size_t size) { give_small(memory, size); }
+    static void operator delete(void* memory, size_t size) { give_small(memory, size); }  // of a failed `new`
+    static void operator delete(Node* node, std::destroying_delete_t);
+    /// Bytes that `new` allocated.
+    virtual size_t object_bytes() const { return sizeof(Node); }
 
     virtual std::string name() const { return op->name; }
     /// Gradients of the inputs from those of the outputs; a missing one is zero.
@@ -62,6 +66,9 @@ class Node : public Counted {
     std::unique_ptr<Params> params;
     std::string place;  ///< lines of the program that made it, in anomaly mode
     bool released = false;
+
+  private:
+    Node* next_unreferenced_ = nullptr;
 };
 
 /// What a vjp sees.

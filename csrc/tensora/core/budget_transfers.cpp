@@ -158,7 +158,7 @@ void StepBudget::pack(Storage& storage) {
     packing_ = false;
     if (!pack_bits(storage.data_, storage.nbytes(), bits->data()))
         return depart("a mask has elements that are neither true nor false");
-    storage.house()->packed = bits;
+    storage.house()->packed = std::move(bits);
     drop(storage);
 }
 

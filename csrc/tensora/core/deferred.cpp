@@ -111,7 +111,7 @@ class Program {
     struct Step {
         Ref<Deferred> result;  // a signal's handler may run it meanwhile, and drop what it read
         std::array<FusedLoop::Source, Deferred::most_operands> sources;
-        std::bitset<Deferred::most_operations * Deferred::most_operands>
+        std::bitset<size_t(Deferred::most_operations) * Deferred::most_operands>
             leaves;  ///< that it is computed from
         bool stored = false;
         Ref<Storage> storage;

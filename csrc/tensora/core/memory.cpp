@@ -27,7 +27,7 @@ constexpr int64_t most_cached = int64_t(256) << 20;
 int class_of(int64_t nbytes) {
     const uint64_t units = uint64_t(std::max<int64_t>(nbytes, smallest) + smallest - 1) / smallest;
     if (units <= 4) return int(units) - 1;
-    const int power = std::bit_width(units - 1) - 1;
+    const int power = int(std::bit_width(units - 1)) - 1;
     const int quarter = int((units - 1) >> (power - 2)) & 3;
     return power * 4 + quarter - 4;
 }
@@ -468,7 +468,7 @@ Storage::~Storage() {
         if (behind_ == header) allocator().give(data_, size_class_);
     } else if (release_) {
         if (stream_)  // its owner does not know of our stream
-            cuda::release_after(device_.index, stream_, std::move(release_));
+            cuda::release_after(device_.index, stream_, release_);
         else
             release_();
     }

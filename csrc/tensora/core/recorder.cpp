@@ -127,6 +127,8 @@ RecordedStep::RecordedStep(const char* op, std::initializer_list<std::span<const
     ++open_steps;
 }
 
+// A step that cannot end raises, unless another exception ends it.
+// NOLINTNEXTLINE(bugprone-unsafe-to-allow-exceptions)
 RecordedStep::~RecordedStep() noexcept(false) {
     if (budget_) [[unlikely]]
         budget_->end_operation(std::uncaught_exceptions() > exceptions_);

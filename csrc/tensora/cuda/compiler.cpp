@@ -152,7 +152,7 @@ class Program {
         check(nvrtc().nvrtcCreateProgram(&program_, text.c_str(), "kernel.cu", n_carried, texts, names),
               "to make a program");
     }
-    ~Program() { nvrtc().nvrtcDestroyProgram(&program_); }
+    ~Program() { library_.nvrtcDestroyProgram(&program_); }
     Program(const Program&) = delete;
 
     void compile(const std::string& architecture) {
@@ -173,6 +173,7 @@ class Program {
     }
 
   private:
+    const Nvrtc& library_ = nvrtc();
     void* program_ = nullptr;
 };
 

@@ -72,7 +72,7 @@ class Builder {
         }
         for (size_t i = 0; i < operands_.size(); ++i) declare(i);
         for (size_t i = 0; i < program_.steps.size(); ++i) add_step(i);
-        body_ += "}";
+        body_ += '}';
     }
 
     void add(const Tensor* tensor) {
@@ -418,7 +418,7 @@ namespace {
 /// The `part`-th of the lists that the third parameter of pools has, one number for each extent.
 Dims part_of(const Params& params, int part) {
     const int n = params.a.size();
-    return Dims(params.c.begin() + part * n, n);
+    return Dims(params.c.begin() + int64_t(part) * n, n);
 }
 
 /// Extents of images and results, then kernel, stride, padding and dilation.

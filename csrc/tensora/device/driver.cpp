@@ -169,8 +169,12 @@ char* take_host_memory(int device, int64_t nbytes) {
 
 void give_host_memory(int device, char* memory) noexcept {
     if (!driver().usable()) return;
-    const UsedDevice used(device);
-    driver().cuMemFreeHost(memory);
+    try {
+        const UsedDevice used(device);
+        driver().cuMemFreeHost(memory);
+    } catch (const Error&) {
+        // The context is lost, and its pinned memory with it.
+    }
 }
 
 // --- copies: the driver waits inside of those with memory of the host that is not pinned, while other Python

@@ -84,7 +84,7 @@ void finish(int device, Stream stream) noexcept;
 
 /// Call `release` once what a stream was given so far is done: now, or in a later call of one of these
 /// functions and of those that wait.
-void release_after(int device, Stream stream, std::function<void()> release);
+void release_after(int device, Stream stream, const std::function<void()>& release);
 void release_finished();
 /// What comes to `later` waits for what an importer's stream was given so far. Raises nothing: where the
 /// importer's stream takes no event, all work of the device ends here.

@@ -147,7 +147,7 @@ void synchronize(int device) {
 
 // --- memory of other libraries
 
-void release_after(int device, Stream stream, std::function<void()> release) {
+void release_after(int device, Stream stream, const std::function<void()>& release) {
     if (!driver().usable()) return release();
     try {
         StreamEvent event(device);
@@ -155,7 +155,7 @@ void release_after(int device, Stream stream, std::function<void()> release) {
         WaitingReleases& waiting = waiting_releases();
         const std::lock_guard lock(waiting.mutex);
         waiting.all.push_back({std::move(event), release});
-    } catch (const Error&) {
+    } catch (...) {  // also without memory for the list: wait here, so that the memory is released
         finish(device, stream);
         return release();
     }

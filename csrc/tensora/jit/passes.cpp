@@ -55,6 +55,7 @@ T value_of(const CapturedProgram& program, const CapturedStep& step) {
 
 template <typename Number>
 void put(std::string& key, const Number& number) {
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): identities of objects are pointers
     key.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
@@ -236,7 +237,7 @@ std::string CapturedProgram::words() const {
         line += step.in_place || writes_over_operand(step) ? " <- " : " = ";
         if (step.has_epilogue()) line += text(step.op->name, " + ");
         line += step.fused ? fused_words(step) : step.op->name;
-        line += "(";
+        line += '(';
         for (size_t k = 0; k < step.inputs.size(); ++k)
             if (k < step.own_inputs || !is_product(step.inputs[k]))
                 line += (k ? ", " : "") + operand(step.inputs[k]);

@@ -216,6 +216,7 @@ void Rows::compute_on_threads() const {
 
 void load_blas(const char* path) {
     library.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): called once, while the module is imported
     if (!library.handle) fail(Kind::runtime, "[tensora] OpenBLAS cannot be loaded: ", dlerror());
     find(library.sgemm, "cblas_sgemm");
     find(library.dgemm, "cblas_dgemm");
@@ -317,6 +318,7 @@ int64_t panel_rows(DType dtype, int64_t rows, int64_t inner, int64_t columns) {
 }
 
 void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, const ProductRows& work) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): called once, while the module is imported
     if (!library.handle) fail(Kind::runtime, "[tensora] no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent :
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})

@@ -39,9 +39,10 @@ int choose_level() {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512cd"))
         level = 4;
-    if (const char* wish = std::getenv("TENSORA_LEVEL"); wish && std::atoi(wish) >= 2)
-        level = std::min(level, std::atoi(wish));
-    return level;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): read once, before the first loop runs
+    const char* const variable = std::getenv("TENSORA_LEVEL");
+    const long lowered = variable ? std::strtol(variable, nullptr, 10) : 0;
+    return lowered >= 2 ? int(std::min<long>(level, lowered)) : level;
 }
 
 int level() {

@@ -117,9 +117,9 @@ double sum_of_floats(int64_t n, const float* x) {
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v) sums[v] = Wide{};
     int64_t i = 0;
-    for (; i + vectors * width <= n; i += vectors * width) {
+    for (; i + int64_t(vectors) * width <= n; i += int64_t(vectors) * width) {
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) sums[v] += widened(x + i + v * width);
+        for (int v = 0; v < vectors; ++v) sums[v] += widened(x + i + int64_t(v) * width);
     }
     for (; i + width <= n; i += width) sums[0] += widened(x + i);
 #pragma GCC unroll 8

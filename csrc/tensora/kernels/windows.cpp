@@ -178,8 +178,10 @@ TENSORA_INLINE void turn_four(const E* from, int64_t from_row, E* to, int64_t to
     }
     for (int i = 0; i < 2; ++i) {
         const Four &low = y[2 * i], &high = y[2 * i + 1];
-        *reinterpret_cast<Four*>(to + 2 * i * to_row) = __builtin_shufflevector(low, high, 0, 1, 4, 5);
-        *reinterpret_cast<Four*>(to + (2 * i + 1) * to_row) = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+        *reinterpret_cast<Four*>(to + int64_t(2 * i) * to_row) =
+            __builtin_shufflevector(low, high, 0, 1, 4, 5);
+        *reinterpret_cast<Four*>(to + int64_t(2 * i + 1) * to_row) =
+            __builtin_shufflevector(low, high, 2, 3, 6, 7);
     }
 }
 

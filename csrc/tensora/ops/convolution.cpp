@@ -350,7 +350,9 @@ void conv_kernel(Call& call) {
 }
 
 /// Copies of the tensors, sums of parts of the kernel's gradient, and blocks of each thread.
-int64_t conv_workspace(const Call& call) { return 2 * tensor_bytes(call) + thread_count() * (16 << 10); }
+int64_t conv_workspace(const Call& call) {
+    return 2 * tensor_bytes(call) + int64_t(thread_count()) * (16 << 10);
+}
 
 Cost conv_cost(const Dims& y, const Dims& weight, const Call& call) {
     double bytes = double(call.made[0].shape.product() * size_of(call.made[0].dtype));

@@ -65,7 +65,9 @@ int64_t batch_offset(const Tensor& x, const Dims& batch, int64_t i) {
 }
 
 /// Many small products go side by side, large ones one after another on all threads.
-bool go_side_by_side(int64_t n, int64_t work) { return n >= 2 * thread_count() && work < (int64_t(1) << 21); }
+bool go_side_by_side(int64_t n, int64_t work) {
+    return n >= int64_t(2) * thread_count() && work < (int64_t(1) << 21);
+}
 
 /// Whether rows of a product of this many matrices are told of while they are in the cache.
 bool product_by_rows(const Call& call, int64_t n, int64_t rows, int64_t inner) {

@@ -88,7 +88,7 @@ void each_plane(const Tensor& x, int64_t size, Function&& function) {
 
 Dims part_of(const Params& params, int i) {
     const int n = params.a.size();
-    return Dims(params.c.begin() + i * n, n);
+    return Dims(params.c.begin() + int64_t(i) * n, n);
 }
 Dims out_extents(const Params& params) { return part_of(params, 2); }
 Dims in_extents(const Params& params) { return part_of(params, 3); }

@@ -484,7 +484,7 @@ const Op& recurrence_op =
 
 /// exp(x[j] - out[j]) times the sum over i >= j of g[i] exp(out[j] - out[i]): no power is larger than 1.
 T logcumsumexp_gradient(const T& g, const T& x, const T& out, int axis) {
-    const T zero = like(g, 0), some = greater(out, like(g, -INFINITY));
+    const T zero = like(g, 0), some = greater(out, like(g, -HUGE_VAL));
     const T level = where(some, out, zero);
     const T before = shifted(level, axis, false, 0), has_before = shifted(some, axis, false, 0);
     const T factors = where(has_before, exp(where(has_before, before - level, zero)), zero);
