@@ -158,7 +158,7 @@ def test_wrong_options_are_named(make: Any, words: str) -> None:
 
 
 def test_period_of_zero_is_refused_and_changes_nothing() -> None:
-    weight = ts.ones((3,), requires_grad=True)
+    weight = ts.ones((3,)).requires_grad_()
     optimizer = ts.optim.SGD([weight], lr=0.1)
     schedule = ts.optim.lr_scheduler.StepLR(optimizer, 2)
     schedule.load_state_dict({**schedule.state_dict(), "step_size": 0})

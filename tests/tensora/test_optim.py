@@ -165,7 +165,7 @@ def test_states_of_another_model_are_refused() -> None:
     ids=["infinite step", "negative step", "wrong shape", "negative lr", "beta out of range"],
 )
 def test_refused_state_leaves_the_optimizer_unchanged(change: Any) -> None:
-    weights = [ts.ones((3,), requires_grad=True), ts.ones((2, 2), requires_grad=True)]
+    weights = [ts.ones((3,)).requires_grad_(), ts.ones((2, 2)).requires_grad_()]
     optimizer = optim.Adam(weights, lr=0.1)
     for weight in weights:
         weight.grad = ts.ones_like(weight)
