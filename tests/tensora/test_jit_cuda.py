@@ -569,19 +569,3 @@ def test_gradients_of_some_of_the_results(device, used):
             sum(((results[k] * results[k]).sum() for k in used), ts.zeros(()).to(device)).backward()
             gradients += [leaf.grad for leaf in leaves]
     check_close(gradients[len(gradients) // 2 :], gradients[: len(gradients) // 2])
-
-
-def test_kernel_with_too_many_argument_bytes_is_refused(device: str) -> None:
-    """The driver refuses them with a code that names no cause; each input needs 264 bytes here."""
-
-    @ts.kernel(tile=True)
-    def total(*rows: Any) -> Any:
-        result = rows[0]
-        for row in rows[1:]:
-            result = result + row
-        return result
-
-    inputs = [ts.asarray(np.full((1,) * 31 + (3,), i, "f")).to(device) for i in range(16)]
-    np.testing.assert_array_equal(total(*inputs[:4]).to("cpu").numpy().ravel(), [6.0] * 3)
-    with pytest.raises(NotImplementedError, match=r"bytes of arguments of a CUDA kernel, which takes 4096"):
-        total(*inputs)
