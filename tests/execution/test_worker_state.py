@@ -232,6 +232,20 @@ def test_a_variable_that_cannot_be_sent_keeps_its_default(manager: StrategyManag
     HERE.reset(token)
 
 
+def test_many_context_variables_of_no_module(manager: StrategyManager) -> None:
+    """Their modules are searched for once, not once for each of them: that took minutes."""
+    variables = [contextvars.ContextVar[int](f"number {i}") for i in range(300)]
+    context = contextvars.copy_context()
+    for i, variable_of_call in enumerate(variables):
+        context.run(variable_of_call.set, i)
+
+    def total(task: int) -> int:
+        return task + sum(each.get() for each in variables)
+
+    outputs = context.run(manager.execute, range(3), total).outputs
+    assert outputs == [sum(range(300)) + task for task in range(3)]
+
+
 def test_print_reaches_the_streams_of_the_caller(manager: StrategyManager) -> None:
     def talks(task: int) -> int:
         print("line", task)

@@ -7,13 +7,16 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 _NUMBERS: Final = itertools.count()
-_PLACES: Final[dict[contextvars.ContextVar[Any], tuple[str, str, str | None] | None]] = {}
+_Place: TypeAlias = tuple[str, str, str | None]
+_PLACES: Final[dict[contextvars.ContextVar[Any], _Place | None]] = {}
 """Module, global name and name inside its value of each variable that was sent; None: in no module."""
+_VISITED: Final[dict[str, tuple[int, int]]] = {}
+"""Identity and number of globals of each module at its last visit."""
 _KEYS: Final[dict[contextvars.ContextVar[Any], str]] = {}
 """Keys of variables that no module has."""
 _VARIABLES: Final[dict[str, contextvars.ContextVar[Any]]] = {}
@@ -34,25 +37,34 @@ def reduce_variable(variable: contextvars.ContextVar[Any]) -> tuple[Callable[...
     return _variable_of_key, (key, variable.name, *default)
 
 
-def _place_of(variable: contextvars.ContextVar[Any]) -> tuple[str, str, str | None] | None:
+def _place_of(variable: contextvars.ContextVar[Any]) -> _Place | None:
     if variable not in _PLACES:
-        _PLACES[variable] = next(_places_of(variable), None)
-    return _PLACES[variable]
+        _visit_modules()
+    return _PLACES.setdefault(variable, None)
 
 
-def _places_of(variable: contextvars.ContextVar[Any]) -> Iterator[tuple[str, str, str | None]]:
-    """Yield where modules have a variable: as a global, or in a class, object or dictionary that is one."""
+def _visit_modules() -> None:
+    """Enter the variables of modules that are new or have another number of globals than at the last visit.
+
+    A visit of all modules of a large program takes about a second, so each module is visited once.
+    """
     main = sys.modules.get("__main__")  # which has a second name there
-    named = [
-        (module_name, name, value)
-        for module_name, module in list(sys.modules.items())
-        if module is not main and module_name != __name__
-        for name, value in list(getattr(module, "__dict__", {}).items())
-    ]
-    yield from ((module, name, None) for module, name, value in named if value is variable)
-    for module, name, value in named:
+    values: list[tuple[str, str, Any]] = []
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", {})
+        mark = id(module), len(names)
+        if module is main or module_name == __name__ or _VISITED.get(module_name) == mark:
+            continue
+        _VISITED[module_name] = mark
+        values.extend((module_name, name, value) for name, value in list(names.items()))
+    for module_name, name, value in values:
+        if type(value) is contextvars.ContextVar:
+            _PLACES.setdefault(value, (module_name, name, None))
+    for module_name, name, value in values:
         if not issubclass(type(value), ModuleType):
-            yield from ((module, name, inner) for inner, held in _members_of(value) if held is variable)
+            for inner, member in _members_of(value):
+                if type(member) is contextvars.ContextVar:
+                    _PLACES.setdefault(member, (module_name, name, inner))
 
 
 def _members_of(value: Any) -> list[tuple[str, Any]]:
