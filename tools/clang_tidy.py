@@ -35,7 +35,8 @@ def compile_commands() -> dict[Path, dict[str, str]]:
 
 def common_digest() -> bytes:
     """Return a digest of the headers, the checks and the version of clang-tidy."""
-    digest = hashlib.sha256(subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout)
+    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
+    digest = hashlib.sha256(version)
     headers = [path for path in (ROOT / "csrc").rglob("*") if path.suffix in {".h", ".cuh", ".def"}]
     for path in [ROOT / ".clang-tidy", *sorted(headers)]:
         digest.update(path.read_bytes())

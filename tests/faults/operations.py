@@ -26,7 +26,7 @@ class Case:
     """One operation on inputs that exist."""
 
     attempt: Callable[[], Any]
-    """Run the operation; returns an array, or a tuple of arrays, to compare with those of a run without failures."""
+    """Run the operation; returns arrays to compare with those of a run without failures."""
     state: Callable[[], Any] = tuple
     """Return arrays that neither a failed nor a successful attempt changes."""
     recover: Callable[[], Any] | None = None
@@ -249,4 +249,7 @@ def traces(folder: Path) -> Case:
         report = simulate(read_trace(path), "20kB", "lru")
         return (np.array([report.moved_bytes]),)
 
-    return Case(attempt, lambda: (np.array([len(read_trace(path))]),), folder=folder, allowed_files=("trace.json",))
+    def state() -> Any:
+        return (np.array([len(read_trace(path))]),)
+
+    return Case(attempt, state, folder=folder, allowed_files=("trace.json",))

@@ -195,7 +195,7 @@ def plan_seeds() -> Seeds:
         "plan_file": everything,
         "journal": {"lines": with_checksums(journal_seed())},
         "journal_with_checksums": {"lines": journal_seed()},
-        "advice": {"advice": found.to_json().encode()},
+        "advice": {"advice": advice.to_json().encode()},
         "measured_rates": {"rates": _json(rates)},
     }
 

@@ -121,10 +121,10 @@ def _any_whole_numbers(entries: Mapping[str, str], name: str, count: int) -> lis
     return [str(each) for each in _whole_numbers(entries, name, count, -(2**31), 2**31 - 1)]
 
 
-def _whole_numbers(entries: Mapping[str, str], name: str, count: int, minimum: int, maximum: int) -> list[int]:
+def _whole_numbers(entries: Mapping[str, str], name: str, count: int, low: int, high: int) -> list[int]:
     words = _words(entries, name, count, lambda word: _INTEGER.fullmatch(word) is not None)
     numbers = [int(word) for word in words]
-    _require(all(minimum <= each <= maximum for each in numbers), name, numbers, f"numbers from {minimum} to {maximum}")
+    _require(all(low <= each <= high for each in numbers), name, numbers, f"numbers from {low} to {high}")
     return numbers
 
 

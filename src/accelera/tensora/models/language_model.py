@@ -339,7 +339,7 @@ def _indexed_names(index: Path) -> list[str]:
 
 
 _SMALL_ELEMENTS = 1 << 24
-"""Up to this number of elements missing from the files, the model is built and the missing tensors are named."""
+"""Up to this number of missing elements, the model is built and the error names the missing tensors."""
 
 
 def _check_size(folder: Path, config: CausalLanguageModelConfig, files: list[TensorFile]) -> None:

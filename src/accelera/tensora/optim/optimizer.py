@@ -183,7 +183,8 @@ class Optimizer(ABC):
         )
         if saved_counts != counts:
             raise ArgumentError(
-                f"[load_state_dict] groups of {saved_counts} parameters for an optimizer with groups of {counts}"
+                f"[load_state_dict] groups of {saved_counts} parameters, expected groups of {counts}; give the "
+                "state of an optimizer of the same parameters"
             )
         # Everything is checked before the first change, so a refused state leaves the optimizer as it was.
         options = [
@@ -302,7 +303,7 @@ def _copy_state_value(name: str, value: Any, param: Any) -> Any:
         if name != "step":
             return number
         if not 0 <= number < 2**63:
-            raise ArgumentError(f"[load_state_dict] step={number}; give the number of steps so far, 0 or more")
+            raise ArgumentError(f"[load_state_dict] step={number}; give the number of steps, 0 or more")
         return int(number)
     if not hasattr(value, "shape"):
         return value
