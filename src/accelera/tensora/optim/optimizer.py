@@ -183,8 +183,8 @@ class Optimizer(ABC):
         )
         if saved_counts != counts:
             raise ArgumentError(
-                f"[load_state_dict] groups of {saved_counts} parameters, expected groups of {counts}; give the "
-                "state of an optimizer of the same parameters"
+                f"[load_state_dict] groups of {saved_counts} parameters, expected groups of {counts}; give "
+                "the state of an optimizer of the same parameters"
             )
         # Everything is checked before the first change, so a refused state leaves the optimizer as it was.
         options = [
