@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ def compile_commands() -> dict[Path, dict[str, str]]:
     for entry in json.loads(databases[-1].read_text(encoding="utf-8")):
         path = Path(entry["file"])
         if path.is_relative_to(ROOT / "csrc") and not path.relative_to(ROOT).as_posix().startswith(LEFT_OUT):
+            # Headers of nanobind as those of the system: their findings are not ours.
+            entry["command"] = re.sub(r"-I(?=\S*nanobind)", "-isystem ", entry["command"])
             commands.setdefault(path, entry)
     return commands
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -53,10 +54,11 @@ class FreeRanges {
             end = next->second;
             erase(next);
         }
-        if (auto before = by_place_.lower_bound(begin);
-            before != by_place_.begin() && (--before)->second == begin) {
-            begin = before->first;
-            erase(before);
+        if (const auto after = by_place_.lower_bound(begin); after != by_place_.begin()) {
+            if (const auto before = std::prev(after); before->second == begin) {
+                begin = before->first;
+                erase(before);
+            }
         }
         insert(begin, end);
         return {begin, end};

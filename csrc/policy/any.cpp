@@ -29,11 +29,12 @@ class Behind final : public AnyPolicy {
 }  // namespace
 
 std::unique_ptr<AnyPolicy> make_policy(const std::string& name, const Knowledge& known) {
-// A type cannot be in parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
+// NOLINTBEGIN(bugprone-macro-parentheses): a type cannot be in parentheses
 #define MAKE(label, Type) \
     if (name == #label) return std::make_unique<Behind<Type>>(known);
     ACCELERA_POLICIES(MAKE)
 #undef MAKE
+    // NOLINTEND(bugprone-macro-parentheses)
     return nullptr;
 }
 

@@ -59,7 +59,7 @@ class BeladySize : public Policy {
     static size_t class_of(int64_t nbytes) {
         if (nbytes < 8) return static_cast<size_t>(nbytes);
         const int shift = 60 - __builtin_clzll(static_cast<uint64_t>(nbytes));
-        return static_cast<size_t>((shift + 1) * 8 + (nbytes >> shift) - 8);
+        return static_cast<size_t>(int64_t(shift) * 8 + (nbytes >> shift));
     }
 
     IdHeap& heap_of(int64_t nbytes) {

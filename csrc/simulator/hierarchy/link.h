@@ -21,8 +21,10 @@ class Link {
         return move(nbytes, ready_s, spec_.away_s_per_byte, spec_.duplex ? away_free_s_ : towards_free_s_,
                     figures_.away);
     }
-    double towards_s(int64_t nbytes) const { return spec_.latency_s + nbytes * spec_.towards_s_per_byte; }
-    double away_s(int64_t nbytes) const { return spec_.latency_s + nbytes * spec_.away_s_per_byte; }
+    double towards_s(int64_t nbytes) const {
+        return spec_.latency_s + double(nbytes) * spec_.towards_s_per_byte;
+    }
+    double away_s(int64_t nbytes) const { return spec_.latency_s + double(nbytes) * spec_.away_s_per_byte; }
 
     /// When a move that is ready at `ready_s` would begin.
     double towards_begin_s(double ready_s) const { return std::max(towards_free_s_, ready_s); }

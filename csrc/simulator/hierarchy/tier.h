@@ -61,7 +61,9 @@ class Tier {
     }
     void unpin(Id id) {
         Copy& copy = (*this)[id];
-        if (copy.pins > 0 && --copy.pins == 0 && copy.here) pinned_bytes_ -= copy.nbytes;
+        if (copy.pins == 0) return;
+        --copy.pins;
+        if (copy.pins == 0 && copy.here) pinned_bytes_ -= copy.nbytes;
     }
     void drop_pins(Id id) {
         Copy& copy = (*this)[id];

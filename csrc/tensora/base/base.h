@@ -92,6 +92,7 @@ class Ref {
     Ref(const Ref& other) : object_(other.object_) { inc(); }
     Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
     ~Ref() { dec(); }
+    // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): the copy keeps the object
     Ref& operator=(const Ref& other) {
         Ref copy(other);
         std::swap(object_, copy.object_);
@@ -144,6 +145,7 @@ class Dims {
     }
     // Only what is used is copied: the rest of the room is most of it.
     Dims(const Dims& other) : n_(other.n_) { std::copy_n(other.values_, n_, values_); }
+    // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): copying values to themselves changes nothing
     Dims& operator=(const Dims& other) {
         n_ = other.n_;
         std::copy_n(other.values_, n_, values_);

@@ -334,26 +334,14 @@ Dims byte_strides(const Tensor& tensor, int flags) {
     return strides;
 }
 
-int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
-    const Tensor& tensor = *nb::inst_ptr<Tensor>(self);
-    if (const char* const problem = buffer_problem(tensor, flags)) {
-        PyErr_SetString(PyExc_BufferError, problem);
-        view->obj = nullptr;
-        return -1;
-    }
-    LentBuffer* lent = nullptr;
-    try {
-        tensor.bytes();  // contents may be elsewhere
-        lent = new LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)};
-        lend(tensor);
-        view->buf = tensor.bytes();
-        view->len = tensor.size() * size_of(tensor.dtype());
-    } catch (...) {
-        delete lent;
-        set_python_error();
-        view->obj = nullptr;
-        return -1;
-    }
+/// Fill in a view of a tensor that these flags allow; the view owns the memory from the end on.
+void fill_view(const Tensor& tensor, Py_buffer* view, int flags) {
+    tensor.bytes();  // contents may be elsewhere
+    auto lent = std::make_unique<LentBuffer>(
+        LentBuffer{tensor.storage(), tensor.shape(), byte_strides(tensor, flags)});
+    lend(tensor);
+    view->buf = tensor.bytes();
+    view->len = tensor.size() * size_of(tensor.dtype());
     view->readonly = !tensor.storage()->writable();
     view->itemsize = size_of(tensor.dtype());
     view->format = has_flags(flags, PyBUF_FORMAT) ? const_cast<char*>(formats[int(tensor.dtype())]) : nullptr;
@@ -362,7 +350,22 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     view->strides =
         has_flags(flags, PyBUF_STRIDES) ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
     view->suboffsets = nullptr;
-    view->internal = lent;
+    view->internal = lent.release();
+}
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
+    view->obj = nullptr;
+    try {
+        const Tensor& tensor = *nb::inst_ptr<Tensor>(self);
+        if (const char* const problem = buffer_problem(tensor, flags)) {
+            PyErr_SetString(PyExc_BufferError, problem);
+            return -1;
+        }
+        fill_view(tensor, view, flags);
+    } catch (...) {
+        set_python_error();
+        return -1;
+    }
     view->obj = Py_NewRef(self);
     return 0;
 }

@@ -40,7 +40,7 @@ struct Item {
     enum class Kind { number, slice, new_axis, ellipsis, tensor };
     Kind kind;
     Py_ssize_t start = 0, stop = 0, step = 1;  ///< of a number only `start`
-    T tensor;
+    T tensor{};
 
     /// Number of axes of the indexed tensor that the item selects from.
     int axes() const {

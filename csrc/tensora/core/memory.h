@@ -239,7 +239,7 @@ struct SmallAllocator {
     template <typename Other>
     SmallAllocator(const SmallAllocator<Other>&) {}
     E* allocate(size_t n) { return static_cast<E*>(take_small(n * sizeof(E))); }
-    void deallocate(E* memory, size_t n) { give_small(memory, n * sizeof(E)); }
+    void deallocate(E* memory, size_t n) { give_small(static_cast<void*>(memory), n * sizeof(E)); }
     template <typename Other>
     bool operator==(const SmallAllocator<Other>&) const {
         return true;

@@ -18,7 +18,7 @@ class Arguments {
     template <typename V>
     Arguments& add(const V& value) {
         static_assert(alignof(V) <= 8);
-        return add_bytes(&value, sizeof(V), alignof(V));
+        return add_bytes(static_cast<const void*>(&value), sizeof(V), alignof(V));
     }
     Arguments& add(const Dims& values) { return add_bytes(values.begin(), size_t(values.size()) * 8, 8); }
     /// A device's memory, or a tensor's elements there; null where there is no tensor.

@@ -152,7 +152,7 @@ Matrices matrices(const T& given, DType dtype, const Dims& batch) {
     const int64_t fast = x->shape()[n - (by_rows ? 1 : 2)], slow = x->shape()[n - (by_rows ? 2 : 1)];
     const int64_t stride = x->strides()[n - (by_rows ? 2 : 1)];
     return {x, by_rows ? as_it_lies : transposed, slow == 1 ? std::max<int64_t>(fast, 1) : stride,
-            batch_step(*x, batch).value()};
+            batch_step(*x, batch).value_or(0)};
 }
 
 /// out = a b (+ out); the last two axes of each are those of the matrices.
