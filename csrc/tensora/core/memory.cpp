@@ -169,9 +169,13 @@ struct FreeLists {
     static constexpr size_t largest = 1024;
     static constexpr size_t kept = 256;
     std::array<std::vector<void*>, largest / 64 + 1> lists;
+    void (*const release)(void*);
+
+    explicit FreeLists(void (*release)(void*)) : release(release) {}
+    FreeLists(const FreeLists&) = delete;
     ~FreeLists() {
         for (auto& list : lists)
-            for (void* memory : list) std::free(memory);  // as the global delete does
+            for (void* memory : list) release(memory);
     }
 
     void* take(size_t slot) {
@@ -186,7 +190,8 @@ struct FreeLists {
 };
 
 struct ThreadLists {
-    FreeLists aligned, objects;
+    FreeLists aligned{std::free};
+    FreeLists objects{[](void* memory) { ::operator delete(memory); }};
 };
 // A pointer: glibc keeps less than 2 kB of static thread-local memory for all libraries that are loaded
 // later.
@@ -231,7 +236,7 @@ void give_small(void* memory, size_t size) {
 void* take_object(size_t size) {
     ThreadLists* const lists = lists_of_thread();
     if (void* const memory = lists ? lists->objects.take(slot_of(size)) : nullptr) return memory;
-    return ::operator new(size);
+    return ::operator new(slot_of(size) * 64);  // any object of the slot may take it later
 }
 
 void give_object(void* memory, size_t size) {
