@@ -84,7 +84,8 @@ def _run(command: list[str], variables: dict[str, str] | None = None) -> None:
 
 def sanitize(only: str | None, arguments: list[str]) -> None:
     """Run the tests on the builds with sanitizers; a report ends the process that it is of."""
-    chosen = (ROOT / "tests" / "sanitized.txt").read_text().split()
+    lines = (ROOT / "tests" / "sanitized.txt").read_text().splitlines()
+    chosen = [line for line in lines if not line.startswith("#")]
     for name in ("address", "thread"):
         if only not in (None, name):
             continue
