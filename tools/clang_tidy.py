@@ -30,8 +30,9 @@ def compile_commands() -> dict[Path, dict[str, str]]:
     for entry in json.loads(databases[-1].read_text(encoding="utf-8")):
         path = Path(entry["file"])
         if path.is_relative_to(ROOT / "csrc") and not path.relative_to(ROOT).as_posix().startswith(LEFT_OUT):
-            # Headers of nanobind as those of the system: their findings are not ours.
-            entry["command"] = re.sub(r"-I(?=\S*nanobind)", "-isystem ", entry["command"])
+            # Clang does not know all of GCC's options. Findings in headers of nanobind are not ours.
+            command = re.sub(r"-f(tree|vect)-\S+", "", entry["command"])
+            entry["command"] = re.sub(r"-I(?=\S*nanobind)", "-isystem ", command)
             commands.setdefault(path, entry)
     return commands
 

@@ -118,6 +118,7 @@ class Slab {
         channel_size_ = (axes_[0].taps() * planes() * plane() / 16 + 1) | 1;
         channel_size_ *= 16;
     }
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): set before the first use
     E* data() const { return scratch_->template as<E>(); }
     int64_t width() const { return width_; }
     int64_t plane() const { return height_ * width_; }
@@ -195,7 +196,7 @@ struct Blocks {
     int64_t rows, columns, down, across;
 
     Blocks(const Axis (&axes)[3], int64_t channels, int64_t each) {
-        constexpr int64_t most_bytes = 512 * 1024;
+        constexpr int64_t most_bytes = int64_t(512) * 1024;
         const int64_t lines = int64_t(axes[1].base.size() * axes[2].base.size());
         const int64_t most = most_bytes / std::max<int64_t>(1, each * channels * axes[0].taps() * lines);
         const int64_t height = axes[1].most_shift, width = axes[2].most_shift;
@@ -294,7 +295,7 @@ class BlockSums {
         const int64_t depth = pass_.in_channels * pass_.taps();
         const int64_t touched = pass_.taps() / std::max<int64_t>(1, pass_.axes[2].taps()) *
                                 (n + pass_.axes[2].taps()) * int64_t(sizeof(E));
-        const int64_t fitting = 24 * 1024 / std::max<int64_t>(1, touched) * pass_.taps();
+        const int64_t fitting = int64_t(24) * 1024 / std::max<int64_t>(1, touched) * pass_.taps();
         const int64_t step = std::max<int64_t>({fitting, std::min<int64_t>(depth, 64), 1});
         const int64_t* const begins = begins_.as<int64_t>();
         for (int64_t k = 0; k == 0 || k < depth; k += step)

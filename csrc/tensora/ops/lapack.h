@@ -54,7 +54,7 @@ Failure each_matrix(const Call& call, int64_t n, double flops, Body body) {
     const auto range = [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) codes[size_t(i)] = body(i);
     };
-    if (n >= 2 * thread_count() && flops < double(1 << 24)) {
+    if (n >= int64_t(2) * thread_count() && flops < double(1 << 24)) {
         const BlasOnOneThread one_thread;
         parallel_for(n, std::max<int64_t>(1, int64_t(8.0 * double(grain) / (flops + 100))), range);
     } else {
