@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "doctest/doctest.h"
@@ -96,6 +97,19 @@ TEST_CASE("failing new: gradients") {
             return values_of(concat({reshape(gradients[0], {42}), reshape(gradients[1], {35})}, 0));
         },
         inputs);
+}
+
+TEST_CASE("failing new: a graph ends in a thread that has run no operation") {
+    // A destructor that allocated, such as for the thread's list of nodes, would end the process.
+    for (long number = 1; number <= 3; ++number) {
+        const T a = leaf({6, 7}, 1);
+        T loss = sum(tanh(a) * exp(a) + a, {0, 1}, false);
+        for (int i = 0; i < 2000; ++i) loss = loss + loss;  // a chain as deep as the stack of recursion
+        std::thread([loss = std::move(loss), number]() mutable {
+            const FailingNew failing(number);
+            loss.reset();
+        }).join();
+    }
 }
 
 TEST_CASE("failing new: steps inside a budget, which spill") {
