@@ -43,11 +43,12 @@ function(accelera_add_tensora)
     tensora_kernels(csrc/tensora/kernels/windows.cpp ${isa} "${march_${isa}}")
     tensora_kernels(csrc/tensora/kernels/rows.cpp ${isa} "${march_${isa}}")
     # An element's bits must not depend on the loop that computes it: fused, in blocks, or on its own.
-    target_compile_options(tensora_elementwise_${isa} PRIVATE -ffp-contract=off)
+    target_compile_options(tensora_elementwise_${isa} PRIVATE -ffp-contract=off -fwrapv)  # integers wrap, as NumPy's
     target_compile_options(tensora_rows_${isa} PRIVATE -fopenmp-simd $<$<STREQUAL:${isa},v4>:-mprefer-vector-width=512>)
     # Sums in any order; nowhere else, since it would lose the sign of zero.
-    target_compile_options(tensora_reduce_${isa} PRIVATE -fassociative-math -fno-signed-zeros)
+    target_compile_options(tensora_reduce_${isa} PRIVATE -fassociative-math -fno-signed-zeros -fwrapv)
   endforeach()
+  set_source_files_properties(csrc/tensora/ops/reduction.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)  # scans of integers
   # Types that a wider instruction set does not speed up are compiled for the baseline only.
   target_compile_definitions(tensora_elementwise_base PRIVATE TENSORA_ALL_TYPES)
   target_compile_features(accelera_tensora PUBLIC cxx_std_20)

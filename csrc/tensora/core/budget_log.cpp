@@ -39,7 +39,8 @@ int32_t StepBudget::value_of(Storage& storage) {
     const auto number = int32_t(log_->values.size());
     storage.in_step = {step_, number};
     log_->values.push_back({storage.block_bytes(), -1, never, owns(storage)});
-    held_.push_back({&storage, nullptr});
+    // Storages of other owners end without notice.
+    held_.push_back({owns(storage) ? &storage : nullptr, nullptr});
     producers_.push_back(-1);
     return number;
 }
