@@ -85,7 +85,7 @@ def broadcast(x: Any) -> Any:
 
 
 def overlapping(x: Any) -> Any:
-    """Rows that share all but one of their elements with the next row."""
+    """Return rows that share all but one of their elements with the next row."""
     if x.ndim < 2 or 0 in x.shape:
         return x
     flat = ts.reshape(x, (-1,))
@@ -94,7 +94,7 @@ def overlapping(x: Any) -> Any:
 
 
 def shared(x: Any) -> Any:
-    """The memory of a NumPy array."""
+    """Return a tensor over the memory of a NumPy array."""
     if x.dtype.name == "bfloat16":
         return x
     return ts.asarray(np.asarray(x).copy(), copy=False)
@@ -116,7 +116,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 @contextlib.contextmanager
 def small_budget() -> Iterator[None]:
-    """A step with room for some tensors, next to others that leave memory for them."""
+    """Open a step of 1 MiB, next to tensors of 1.4 MiB whose contents are checked at its end."""
     with ts.budget(ts.memory_stats().live_bytes + (1 << 20)):
         ballast = [ts.full((300, 100), float(number)) for number in range(12)]
         yield
@@ -192,7 +192,7 @@ def same(found: Any, expected: Any, dtype: str, message: str) -> None:
 
 
 def is_refused(error: StateError, mode: str) -> bool:
-    """Whether a captured function refuses elements that each call computes, or a sample needs gradients."""
+    """Return whether a captured function refuses computed elements, or a sample needs gradients."""
     return ("jit" in mode and "[jit]" in str(error)) or (
         mode == "no gradients" and "[backward]" in str(error)
     )
