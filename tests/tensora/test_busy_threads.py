@@ -12,11 +12,14 @@ SIGNALS = """
 import json, signal, threading, time
 import accelera.tensora as ts
 linalg = ts.linalg
-x, a = ts.ones((400_000,)), ts.random.rand(160, 160)
+ts.set_num_threads(2)
+x, a, long = ts.ones((400_000,)), ts.random.rand(160, 200), ts.random.rand(12_000_000)
+square = a[:, :160]
 handlers = {
     "svd": lambda: linalg.svd(a),
-    "solve": lambda: linalg.solve(a, a),
-    "product": lambda: a @ a,
+    "qr": lambda: linalg.qr(a),
+    "solve": lambda: linalg.solve(square, square),
+    "product": lambda: a @ a.T,
     "elements": lambda: ts.exp(x),
 }
 calls = dict.fromkeys(handlers, 0)
@@ -36,7 +39,10 @@ print(json.dumps(calls))
 """
 
 
-@pytest.mark.parametrize("work", ["linalg.svd(a)", "ts.exp(x * 2.0)", "a @ a", "linalg.eigh(a @ a.T)"])
+@pytest.mark.parametrize(
+    "work",
+    ["linalg.svd(a)", "ts.exp(x * 2.0)", "a @ a.T", "linalg.eigh(a @ a.T)", "ts.lgamma(long)[0].item()"],
+)
 def test_signal_handler_may_compute_during(work: str) -> None:
     calls = answer_of("-c", SIGNALS % work)
     assert min(calls.values()) >= 2

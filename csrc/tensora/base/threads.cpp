@@ -247,12 +247,17 @@ struct Ranges {
 /// This thread is inside a piece until the end of the scope.
 class InPiece {
   public:
-    InPiece() : before_(std::exchange(thread_state.in_piece, true)) {}
-    ~InPiece() { thread_state.in_piece = before_; }
+    InPiece()
+        : in_piece_(std::exchange(thread_state.in_piece, true)),
+          has_job_(std::exchange(thread_state.has_job, true)) {}
+    ~InPiece() {
+        thread_state.in_piece = in_piece_;
+        thread_state.has_job = has_job_;
+    }
     InPiece(const InPiece&) = delete;
 
   private:
-    bool before_;
+    bool in_piece_, has_job_;
 };
 
 /// A thread for a job that others wait for. A limit of threads is waited for: nothing else could be done.
@@ -329,7 +334,7 @@ void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     Ranges ranges(piece, context, n, step);
     std::unique_lock alone(workers->one_job, std::defer_lock);
     bool has_run = false;
-    if (threads > 1 && !thread_state.in_piece && alone.try_lock()) {
+    if (threads > 1 && !thread_state.has_job && !thread_state.in_piece && alone.try_lock()) {
         const InPiece inside;
         has_run = workers->run(
             threads, [](void* work, int i) { static_cast<Ranges*>(work)->work(i == 0); }, &ranges);
@@ -340,8 +345,10 @@ void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
 
 void run_together(int n, void (*job)(void*, int), void* context) {
     const std::shared_ptr<Pool> workers = pool();
-    // More jobs than threads: the number of threads was changed meanwhile.
-    if (thread_state.in_piece || n > workers->threads()) return run_on_new_threads(n, job, context);
+    // A handler of a signal that interrupted a job must not wait for that job. More jobs than threads: the
+    // number of threads was changed meanwhile.
+    if (thread_state.has_job || thread_state.in_piece || n > workers->threads())
+        return run_on_new_threads(n, job, context);
     const std::lock_guard alone(workers->one_job);
     const InPiece inside;
     if (!workers->run(n, job, context)) run_on_new_threads(n, job, context);

@@ -56,6 +56,7 @@ class StepBudget;
 struct ThreadState {
     bool lock_released = false;    ///< inside an InterpreterReleased
     bool in_piece = false;         ///< a thread of the pool, or its caller
+    bool has_job = false;          ///< the pool works for this thread, maybe below a handler of a signal
     StepBudget* budget = nullptr;  ///< whose step it carries out, or helps to
     Capture* capture = nullptr;    ///< that its operations are told to
 };

@@ -455,8 +455,11 @@ NB_MODULE(_tensora, module) {
     });
     set_interrupt_check([] {
         const InterpreterHeld held;
-        // A handler that waits for another thread's work gives the lock up like any other code.
-        const ThreadState before = std::exchange(thread_state, {});
+        // A handler that waits for another thread's work gives the lock up like any other code, but the pool
+        // still works for the job that it interrupted.
+        const ThreadState before = thread_state;
+        thread_state = {};
+        thread_state.has_job = before.has_job;
         const int failed = PyErr_CheckSignals();
         thread_state = before;
         if (failed) throw nb::python_error();
