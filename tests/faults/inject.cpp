@@ -267,7 +267,8 @@ int rename(const char* from, const char* to) {
 
 // --- threads
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*), void* argument) {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                   void* argument) {
     if (fails(threads)) return EAGAIN;
     static const auto system =
         next<int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");

@@ -109,10 +109,10 @@ int cublasSetStream_v2(void* handle, void* stream) {
     return static_cast<Handle*>(handle)->stream = stream, success;
 }
 // Strides of a batch are not negative: the kernels of newer devices describe a batch without a sign.
-int cublasGemmStridedBatchedEx(void* handle_pointer, int op_a, int op_b, int m, int n, int k, const void* alpha,
-                               const void* a, int a_type, int lda, long long a_step, const void* b,
-                               int b_type, int ldb, long long b_step, const void* beta, void* c, int c_type,
-                               int ldc, long long c_step, int batch, int compute, int) {
+int cublasGemmStridedBatchedEx(void* handle_pointer, int op_a, int op_b, int m, int n, int k,
+                               const void* alpha, const void* a, int a_type, int lda, long long a_step,
+                               const void* b, int b_type, int ldb, long long b_step, const void* beta,
+                               void* c, int c_type, int ldc, long long c_step, int batch, int compute, int) {
     const Handle handle = *static_cast<Handle*>(handle_pointer);
     const int device = handle.device;
     if (current_device() != device) return execution_failed;

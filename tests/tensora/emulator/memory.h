@@ -48,8 +48,7 @@ inline size_t reserved_bytes(int device) {
 
 inline bool fits(const Pool& pool, size_t n) {
     const size_t total = pool.used + n;
-    return total <= pool.reserved ||
-           reserved_bytes(pool.device) + (total - pool.reserved) <= device_bytes();
+    return total <= pool.reserved || reserved_bytes(pool.device) + (total - pool.reserved) <= device_bytes();
 }
 
 inline std::map<Address, Block>::iterator block_at(Address at) {

@@ -1,8 +1,8 @@
 // Contexts, streams and events of the emulated driver. Work is not done when it is enqueued but when the
 // program waits for it, as late as the order of the streams allows: work that no event orders is done in
 // another order than it was enqueued in, and wrong results show. With EMULATED_CUDA_ORDER=early, the streams
-// that are not in order with the default one do their work immediately instead, ahead of all others; with eager
-// all do.
+// that are not in order with the default one do their work immediately instead, ahead of all others; with
+// eager all do.
 #pragma once
 
 #include <unistd.h>
