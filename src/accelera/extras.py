@@ -131,6 +131,17 @@ def is_loaded(module: str) -> bool:
     return module in sys.modules
 
 
+def loaded_module(name: str) -> Any:
+    """Return a module that is imported; None without it and while a thread imports it.
+
+    Functions of a module such as torch import its submodules. In another thread than the one that imports the
+    module they would find it incomplete, and leave both imports failed.
+    """
+    module = sys.modules.get(name)
+    is_importing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return None if is_importing else module
+
+
 def is_there(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:

@@ -21,6 +21,7 @@ from accelera.execution import (
     ThreadsExecutor,
 )
 from accelera.testing import BridgeCpu
+from tests.children import answer_of
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
 
@@ -94,3 +95,29 @@ def test_a_callers_gradients_are_off_for_its_tasks_only() -> None:
         off = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
     on = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
     assert (set(off), set(on)) == ({False}, {True})
+
+
+IMPORT = """
+import json, threading
+from accelera.execution import StrategyManager
+
+failures = []
+
+def load():
+    try:
+        import torch
+    except BaseException as error:
+        failures.append(repr(error))
+
+manager = StrategyManager.cpu_only()
+thread = threading.Thread(target=load)
+thread.start()
+while thread.is_alive():
+    manager.execute([1, 2], abs)
+print(json.dumps(failures))
+"""
+
+
+def test_batches_leave_an_import_of_torch_alone() -> None:
+    """Some of torch's functions import its submodules, which broke the import in another thread."""
+    assert answer_of("-c", IMPORT) == []

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.cpu_share import usable_cores
-from accelera.extras import is_there
+from accelera.extras import is_there, loaded_module
 from accelera.fork_locks import IMPORTING
 from accelera.memory import host_memory
 from accelera.settings import gpus_in_bus_order, visible_gpus
@@ -48,7 +48,7 @@ def accelerators(drivers: tuple[str, ...] = _DRIVERS) -> tuple[Accelerator, ...]
     use of CUDA, which takes memory and time, and no child process that is forked later could use CUDA then.
     Torch is loaded only where a driver is there and NVML has no answer.
     """
-    torch = sys.modules.get("torch")
+    torch = loaded_module("torch")
     if torch is not None and (_uses_cuda(torch) or torch.version.cuda is None):
         return _torch_accelerators(torch)
     if not any(os.path.exists(path) for path in drivers):

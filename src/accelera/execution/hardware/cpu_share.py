@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from accelera.extras import loaded_module
 from accelera.fork_locks import IMPORTING
 from accelera.thread_limits import ThreadLimits
 
@@ -181,7 +182,7 @@ class _TorchThreads:
 
     @contextlib.contextmanager
     def limited(self, count: int) -> Iterator[None]:
-        torch = sys.modules.get("torch")
+        torch = loaded_module("torch")
         if not hasattr(torch, "set_num_threads"):
             yield
             return
@@ -193,7 +194,7 @@ class _TorchThreads:
 
     def apply_thread_limits(self) -> None:
         """Set this thread's count to that of a new thread: torch keeps a count per thread."""
-        torch: Any = sys.modules.get("torch")
+        torch = loaded_module("torch")
         with self._limits.lock:
             count = self._limits.least(self._usual)
             if count and hasattr(torch, "set_num_threads") and torch.get_num_threads() != count:

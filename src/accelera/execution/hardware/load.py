@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
+from accelera.extras import loaded_module
 from accelera.memory import host_memory
 
 Value = TypeVar("Value")
@@ -318,7 +319,7 @@ def _load_of_torch() -> NvmlLoad | None:
 
     None also where a device that is broken does not say, or torch is only being loaded.
     """
-    torch = sys.modules.get("torch")
+    torch = loaded_module("torch")
     try:
         if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -18,6 +17,7 @@ from accelera.execution.kernel import GpuBatch, Kernel
 from accelera.execution.tasks.queue import TaskQueue, TaskRange
 from accelera.execution.tasks.retry import RetryLoop, apply
 from accelera.execution.tasks.torch_modes import torch_modes
+from accelera.extras import loaded_module
 
 Returned = TypeVar("Returned")
 
@@ -37,7 +37,7 @@ class ThreadContext:
 
     def __init__(self) -> None:
         self._context = contextvars.copy_context()
-        self._modes = [*torch_modes(), *_streams_of(sys.modules.get("torch"))]
+        self._modes = [*torch_modes(), *_streams_of(loaded_module("torch"))]
 
     def run(self, do: Callable[[], Returned]) -> Returned:
         """Return ``do()``, called in the context of the thread that made this object."""
