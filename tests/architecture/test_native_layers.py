@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "tensora/ops": FUNCTIONS,
     "tensora/bindings": FUNCTIONS | {"tensora/ops"},
 }
-"""Folders from which a file of a folder may include headers, besides those of its own folder."""
+"""Folders from which a file of a folder may include headers, in addition to the same folder."""
 
 
 def sources() -> Iterator[Path]:

@@ -176,19 +176,19 @@ MODES: dict[str, Callable[[Callable[..., Any], list[Any]], Any]] = {
 
 
 def read(result: Any) -> Any:
-    """Read the elements, which runs deferred operations, and return them as NumPy's."""
-    return numbers(result)
+    """Return the elements of a tensor, which runs deferred operations; an array is returned as it is."""
+    return result if isinstance(result, np.ndarray) else numbers(result)
 
 
-def same(found: Any, expected: Any, dtype: str, message: str) -> None:
+def check_equal(result: Any, expected: Any, dtype: str, message: str) -> None:
     tolerance = {"float32": 2e-6, "complex64": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}.get(dtype, 1e-13)
-    assert found.shape == expected.shape, message
-    if found.dtype.kind in "fc":
+    assert result.shape == expected.shape, message
+    if result.dtype.kind in "fc":
         np.testing.assert_allclose(
-            found, expected, rtol=tolerance, atol=tolerance, equal_nan=True, err_msg=message
+            result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, err_msg=message
         )
     else:
-        np.testing.assert_array_equal(found, expected, err_msg=message)
+        np.testing.assert_array_equal(result, expected, err_msg=message)
 
 
 def is_refused(error: StateError, mode: str) -> bool:
@@ -237,12 +237,12 @@ def test_combinations_equal_eager_calls_on_copies(name: str, sample: Sample) -> 
             continue  # not defined for this type
         message = f"{name}, {mode}, {layout}, {dtype}, special values: {is_special}"
         try:
-            found = MODES[mode](sample.call, tensors)
+            result = MODES[mode](sample.call, tensors)
         except StateError as error:
             if not is_refused(error, mode):
                 raise
             continue
-        same(found if isinstance(found, np.ndarray) else read(found), expected, dtype, message)
+        check_equal(read(result), expected, dtype, message)
         for x, values in zip(tensors, before, strict=True):
             np.testing.assert_array_equal(numbers(x), values, err_msg=f"an input changed: {message}")
 
@@ -269,13 +269,15 @@ def test_gradients_of_combinations_equal_those_of_copies(name: str, sample: Samp
             result = sample.call(*leaves)
             weights = ts.reshape(ts.arange(result.size, dtype=ts.float64) * 0.25 - 1.0, tuple(result.shape))
             loss = ts.sum(ts.astype(result, ts.float64) * weights)
-            found = ts.autograd.grad(loss, [leaves[place] for place in places], allow_unused=True)
-            parts = [ts.reshape(g, (-1,)) for g in found if g is not None]
+            gradients_of_leaves = ts.autograd.grad(
+                loss, [leaves[place] for place in places], allow_unused=True
+            )
+            parts = [ts.reshape(g, (-1,)) for g in gradients_of_leaves if g is not None]
             return ts.concat([ts.reshape(loss, (1,)), *parts])
 
         try:
             expected = read(gradients(*[native.copy(x) for x in tensors]))
-            found = MODES[mode](gradients, tensors)
+            result = MODES[mode](gradients, tensors)
         except TypeError:
             return  # not defined for this type
         except StateError as error:
@@ -283,4 +285,4 @@ def test_gradients_of_combinations_equal_those_of_copies(name: str, sample: Samp
                 raise
             continue
         message = f"gradient of {name}, {mode}, {layout}"
-        same(found if isinstance(found, np.ndarray) else read(found), expected, "float64", message)
+        check_equal(read(result), expected, "float64", message)

@@ -90,7 +90,7 @@ T cast(const T& x, DType dtype);
 T copy(const T& x);
 /// The tensor itself where it is contiguous.
 T contiguous(const T& x);
-/// The tensor itself where it lies on this device.
+/// The tensor itself if it is on this device, otherwise a copy there.
 T to_device(const T& x, Device device);
 
 T reshape(const T& x, const Dims& shape);
