@@ -50,12 +50,13 @@ def _visit_modules() -> None:
     """
     main = sys.modules.get("__main__")  # which has a second name there
     values: list[tuple[str, str, Any]] = []
+    visited: dict[str, tuple[int, int]] = {}
     for module_name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", {})
         mark = id(module), len(names)
         if module is main or module_name == __name__ or _VISITED.get(module_name) == mark:
             continue
-        _VISITED[module_name] = mark
+        visited[module_name] = mark
         values.extend((module_name, name, value) for name, value in list(names.items()))
     for module_name, name, value in values:
         if type(value) is contextvars.ContextVar:
@@ -65,6 +66,8 @@ def _visit_modules() -> None:
             for inner, member in _members_of(value):
                 if type(member) is contextvars.ContextVar:
                     _PLACES.setdefault(member, (module_name, name, inner))
+    # Last: another thread must not take a module for visited before its variables are entered.
+    _VISITED.update(visited)
 
 
 def _members_of(value: Any) -> list[tuple[str, Any]]:

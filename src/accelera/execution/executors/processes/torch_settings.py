@@ -31,18 +31,21 @@ class TorchSettings(NamedTuple):
     def here(cls) -> TorchSettings:
         """Return those of this process; the defaults if torch is not imported."""
         torch = loaded_module("torch")
-        if torch is None:
+        try:
+            if torch is None:
+                return cls()
+            cudnn = torch.backends.cudnn
+            return cls(
+                str(torch.get_default_dtype()).removeprefix("torch."),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+                torch.get_float32_matmul_precision(),
+                torch.is_anomaly_enabled(),
+                (cudnn.enabled, cudnn.deterministic, cudnn.benchmark),
+                torch.get_num_threads(),
+            )
+        except AttributeError:  # another module of this name
             return cls()
-        cudnn = torch.backends.cudnn
-        return cls(
-            str(torch.get_default_dtype()).removeprefix("torch."),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.get_float32_matmul_precision(),
-            torch.is_anomaly_enabled(),
-            (cudnn.enabled, cudnn.deterministic, cudnn.benchmark),
-            torch.get_num_threads(),
-        )
 
     def apply(self, cores: int) -> None:
         """Make them those of this worker, whose operations use at most ``cores`` threads."""
