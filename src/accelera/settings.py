@@ -19,7 +19,7 @@ from accelera.units import parse_fraction, parse_share
 from accelera.user_paths import user_path
 
 DirectIO = Literal["auto", "always", "never"]
-Progress = Literal["auto", "always", "never"]
+Progress = Literal["auto", "always", "never", "log"]
 Interception = Literal["auto", "shim", "stable", "python"]
 StrategyName = Literal["auto", "cpu", "gpu", "hybrid"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
@@ -154,7 +154,7 @@ SETTINGS = (
         "direct_io",
         "auto",
         _one_of(get_args(DirectIO)),
-        "auto, always or never",
+        "auto, always, never or log",
         "Whether files are read and written past the page cache.",
     ),
     Setting(
@@ -168,8 +168,8 @@ SETTINGS = (
         "progress",
         "auto",
         _one_of(get_args(Progress)),
-        "auto, always or never",
-        "Whether long operations draw a progress bar; auto means on a terminal only.",
+        "auto, always, never or log",
+        "Where long operations show their progress; auto: on a terminal or in a notebook.",
     ),
     Setting(
         "min_size",
@@ -297,14 +297,6 @@ def current_value(name: str) -> Any:
     setting = _BY_NAME[name]
     text = os.environ.get(setting.variable)
     return setting.default if text is None else _value(setting, text)
-
-
-def progress_wanted() -> bool:
-    """Whether long operations draw progress; ``auto`` means on a terminal or in a notebook."""
-    wish = current_value("progress")
-    if wish != "auto":
-        return bool(wish == "always")
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def cache_folder() -> Path:

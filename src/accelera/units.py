@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):
     _POWERS[_prefix] = _POWERS[f"{_prefix}ib"] = 1024**_index
     _POWERS[f"{_prefix}b"] = 1000**_index
+
+_SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 _MOST = 2**62
 """No memory is larger, and sums of two such sizes still are 64-bit integers."""
@@ -123,6 +126,48 @@ def size_of(amount: int | float | str, whole_bytes: Callable[[], int]) -> int:
     if isinstance(parsed, float) and 0 < parsed <= 1:
         return int(parsed * whole_bytes())
     return parse_bytes(parsed)
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with three significant digits, or in two units from one minute on.
+
+    Parameters
+    ----------
+    seconds
+        A number of seconds; infinity is ``"never"``.
+
+    Examples
+    --------
+    >>> format_seconds(0.00193), format_seconds(125), format_seconds(7380), format_seconds(89400)
+    ('1.93 ms', '2 min 5 s', '2 h 3 min', '24 h 50 min')
+    """
+    if not math.isfinite(seconds):
+        return "never"
+    if abs(seconds) < 59.95:
+        return _short_duration(seconds)
+    whole = round(seconds)
+    hours, days = divmod(whole, 3600), divmod(whole, 86400)
+    if whole >= 2 * 86400:
+        return _in_two_units(days[0], "d", days[1] // 3600, "h")
+    if whole >= 3600:
+        return _in_two_units(hours[0], "h", hours[1] // 60, "min")
+    return _in_two_units(whole // 60, "min", whole % 60, "s")
+
+
+def _in_two_units(count: int, unit: str, rest: int, lower_unit: str) -> str:
+    return f"{count} {unit}" + (f" {rest} {lower_unit}" if rest else "")
+
+
+def _short_duration(seconds: float) -> str:
+    """Return less than a minute; 0.9995 of a unit would be printed as 1000 of the next smaller one."""
+    if not seconds:
+        return "0 s"
+    factor, unit = next(
+        (pair for pair in _SECONDS_UNITS if abs(seconds) >= 0.9995 * pair[0]), _SECONDS_UNITS[-1]
+    )
+    count = seconds / factor
+    decimals = 2 if abs(count) < 9.995 else 1 if abs(count) < 99.95 else 0
+    return f"{count:.{decimals}f} {unit}"
 
 
 def _is_number(text: str) -> bool:

@@ -25,6 +25,7 @@ from accelera.plotting import (
     text_colour,
 )
 from accelera.policy import POLICIES
+from accelera.units import format_seconds
 
 FINITE = st.floats(0, 1e18, allow_nan=False)
 
@@ -59,7 +60,7 @@ def test_sizes_have_three_digits_and_the_right_unit(size: float) -> None:
 @given(st.floats(1e-9, 1e9))
 def test_times_are_near(seconds: float) -> None:
     factors = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}
-    words = units.format_seconds(seconds).split(" ")
+    words = format_seconds(seconds).split(" ")
     total = sum(float(number) * factors[unit] for number, unit in zip(words[::2], words[1::2], strict=True))
     assert total == pytest.approx(seconds, rel=0.05)
 
@@ -68,8 +69,8 @@ def test_times_are_near(seconds: float) -> None:
     ("said", "expected"),
     [
         (units.format_budget(24e9), "24 GB"),
-        (units.format_seconds(0), "0 s"),
-        (units.format_seconds(math.inf), "never"),
+        (format_seconds(0), "0 s"),
+        (format_seconds(math.inf), "never"),
         (units.format_ratio(7.23), "7.2×"),
         (units.format_ratio(1.04), "1.04×"),
         (units.format_ratio(math.inf), "∞×"),

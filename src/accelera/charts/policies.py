@@ -20,13 +20,13 @@ from accelera.charts.parts import (
 from accelera.plotting import (
     Scale,
     Theme,
-    format_seconds,
     format_share,
     format_size,
     round_ticks,
     size_scale,
     theme_of,
 )
+from accelera.units import format_seconds
 from accelera.views import ViewJson
 
 ROW = 44

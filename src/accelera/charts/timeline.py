@@ -19,7 +19,6 @@ from accelera.plotting import (
     Scale,
     Theme,
     format_budget,
-    format_seconds,
     format_size,
     round_ticks,
     size_scale,
@@ -27,6 +26,7 @@ from accelera.plotting import (
     time_scale,
 )
 from accelera.plotting.palette import BLUE, GREEN, ORANGE, PURPLE
+from accelera.units import format_seconds
 from accelera.views import ViewJson
 
 TIMELINE_HEIGHT = 420

@@ -24,7 +24,7 @@ from accelera.cli.failures import exit_code_of
 from accelera.errors import AcceleraError
 from accelera.settings import current
 from accelera.text_table import text_table
-from accelera.units import format_bytes
+from accelera.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from accelera.cli.sampling import Samples
@@ -125,7 +125,8 @@ class RunProgramReport(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the lines for people."""
         within = f" within {self.budget} per call" if self.budget else ""
-        yield f"accelera: {self.program} ran{within}, {self.seconds:.1f} s, exit code {self.exit_code}"
+        duration = format_seconds(self.seconds)
+        yield f"accelera: {self.program} ran{within}, {duration}, exit code {self.exit_code}"
         if self.stats is None:
             yield "nothing was intercepted: it did not load torch"
             return
@@ -153,7 +154,7 @@ def _call_lines(stats: Stats) -> Iterator[str]:
 def _row(op: str, each: OpStats) -> tuple[str, ...]:
     counts = (each.direct, each.chunked, each.spilled, each.refused, each.passed.total())
     sizes = (format_bytes(each.looked_bytes), format_bytes(each.spilled_bytes))
-    return (op, *(str(count) if count else "-" for count in counts), *sizes, f"{each.seconds:.2f} s")
+    return (op, *(str(count) if count else "-" for count in counts), *sizes, format_seconds(each.seconds))
 
 
 Words = Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from accelera.cli.options import Json, python_object
 from accelera.settings import current_value
-from accelera.units import format_bytes, parse_bytes
+from accelera.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
     from accelera.execution import Decision, HardwareCapabilities
@@ -168,7 +168,7 @@ def _decided(decision: Facts) -> Iterator[str]:
     for reason in decision["reasons"]:
         yield _row("", reason)
     for name, seconds in decision["predicted_s"].items():
-        yield _row("predicted", f"{name} {seconds:.3g} s")
+        yield _row("predicted", f"{name} {format_seconds(seconds)}")
     for device, count in decision["samples"].items():
         yield _row("measured", f"{count} pieces on {device}")
 

@@ -19,12 +19,13 @@ from accelera.engine.operands import file_result, lies_in_store, multiplier, ope
 from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
-from accelera.engine.report import RunReport, draws_progress, progress_observer
+from accelera.engine.report import RunReport, progress_observer
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.extras import is_loaded
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Eviction, Objective, Plan, as_saved
+from accelera.progress import load_display, progress_is_shown
 from accelera.settings import current
 from accelera.stores import Store, is_tensor, load_format
 
@@ -261,7 +262,8 @@ class Operations(abc.ABC):
         They stay loaded, so their memory does not count against the budget of one operation. torch is not
         loaded: a result is an array until a tensor is needed.
         """
-        draws_progress(self.enable_progress)
+        if self.enable_progress and progress_is_shown():
+            load_display()
         if isinstance(out, (str, PathLike)):
             load_format(out)
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from accelera.plan import Plan
-from accelera.settings import current_value, progress_wanted
+from accelera.progress import ProgressBar, load_display, open_bar, progress_is_shown
 from accelera.units import format_bytes
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress as Display
-    from rich.progress import TaskID
 
 
 @final
@@ -231,58 +226,45 @@ PATIENCE_S = 0.5
 """A run shorter than this draws nothing."""
 
 
-def draws_progress(enabled: bool = True) -> bool:
-    """Return whether a bar is drawn; loads the library that draws it before a run's memory is measured.
-
-    ``ACCELERA_PROGRESS`` decides when ``enabled``: ``auto`` draws on a terminal or in a notebook.
-    """
-    if not (enabled and progress_wanted()):
-        return False
-    from rich import progress as progress
-
-    return True
-
-
 def progress_observer(enabled: bool = True) -> RunObserver | None:
-    """Return the observer that draws a bar, or None where none is wanted."""
-    if not draws_progress(enabled):
-        return None
-    from rich.console import Console
+    """Return the observer that shows the progress, or None if ``enabled`` or the setting forbids it.
 
-    always = current_value("progress") == "always" or None
-    return ProgressObserver(Console(stderr=True, force_terminal=always))
+    Imports the library that draws, so that the memory of a run can be measured afterwards.
+    """
+    if not (enabled and progress_is_shown()):
+        return None
+    load_display()
+    return ProgressObserver()
 
 
 @final
 class ProgressObserver(RunObserver):
-    """Draws tiles done, bytes moved, rate and time left."""
+    """Shows tiles done, bytes moved, rate and time left."""
 
-    def __init__(self, console: Console, patience_s: float = PATIENCE_S) -> None:
-        self._console = console
+    def __init__(
+        self, bar_factory: Callable[[str], ProgressBar] = open_bar, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._bar_factory = bar_factory
         self._patience_s = patience_s
-        self._began_s = 0.0
+        self._start_s: float | None = None
         self._name = ""
-        self._display: Display | None = None
-        self._task: TaskID | None = None
+        self._bar: ProgressBar | None = None
 
     def on_start(self, plan: Plan) -> None:
         """Note the time; the bar appears only after ``patience_s``."""
-        self._began_s = self._began_s or time.monotonic()
+        if self._start_s is None:
+            self._start_s = time.monotonic()
         self._name = plan.operation
 
     def on_progress(self, progress: Progress) -> None:
         """Move the bar."""
-        if self._display is None or self._task is None:
-            if time.monotonic() - self._began_s < self._patience_s:
+        if self._bar is None:
+            if self._start_s is None or time.monotonic() - self._start_s < self._patience_s:
                 return
-            self._display, self._task = self._draw()
-        self._display.update(
-            self._task,
-            completed=progress.done_steps,
-            total=progress.total_steps,
-            detail=f"{progress.done_tiles} tiles, {format_bytes(progress.moved_bytes)} of "
-            f"{format_bytes(progress.planned_bytes)}",
-        )
+            self._bar = self._bar_factory(self._name)
+        moved, planned = format_bytes(progress.moved_bytes), format_bytes(progress.planned_bytes)
+        detail = f"{progress.done_tiles} tiles, {moved} of {planned}"
+        self._bar.update(progress.done_steps, progress.total_steps, detail)
 
     def on_finish(self, report: RunReport) -> None:
         """Remove the bar."""
@@ -292,24 +274,7 @@ class ProgressObserver(RunObserver):
         """Remove the bar, so that the error is readable."""
         self._stop()
 
-    def _draw(self) -> tuple[Display, TaskID]:
-        from rich import progress as bars
-
-        display = bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(),
-            bars.TaskProgressColumn(),
-            bars.TextColumn("{task.fields[detail]}"),
-            bars.TimeElapsedColumn(),
-            bars.TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-        )
-        display.start()
-        return display, display.add_task(self._name, total=None, detail="")
-
     def _stop(self) -> None:
-        if self._display is not None:
-            self._display.stop()
-        self._display = self._task = None
-        self._began_s = 0.0
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = self._start_s = None

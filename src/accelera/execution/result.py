@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, final
 
 from accelera.execution.faults.classify import add_note
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
+from accelera.units import format_seconds
 
 
 @final
@@ -146,7 +147,7 @@ class ExecutionResult(Generic[Output]):
         told = "".join(f", {each}" for each in more)
         return (
             f"<ExecutionResult: {len(self.outputs)} outputs, {self.strategy_used},"
-            f" {self.execution_time:.3g} s{told}>"
+            f" {format_seconds(self.execution_time)}{told}>"
         )
 
     @property

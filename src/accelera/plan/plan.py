@@ -17,7 +17,7 @@ from accelera.plan.limits import Eviction
 from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat
 from accelera.trace import Trace
-from accelera.units import format_bytes
+from accelera.units import format_bytes, format_seconds
 from accelera.user_paths import user_path
 
 FORMAT = 1
@@ -200,8 +200,8 @@ class DevicePlacement:
 
 def _line(share: DevicePlan, blocks: int) -> str:
     return (
-        f"    {share.device:10} {share.blocks} of {blocks} blocks expected, {share.seconds:.2f} s; each in "
-        f"at most {format_bytes(share.peak_bytes)} of {share.tier}: {share.schedule}"
+        f"    {share.device:10} {share.blocks} of {blocks} blocks expected, {format_seconds(share.seconds)}; "
+        f"each in at most {format_bytes(share.peak_bytes)} of {share.tier}: {share.schedule}"
     )
 
 
@@ -403,15 +403,15 @@ def _time(forecast: Forecast) -> str:
     waiting = max(forecast.seconds - forecast.compute_s, 0.0)
     passes = f" of {forecast.passes} passes" if forecast.passes > 1 else ""
     return (
-        f"{forecast.seconds:.2f} s estimated: {forecast.compute_s:.2f} s arithmetic, "
-        f"{waiting:.2f} s waiting for data, in {forecast.steps} steps{passes}"
+        f"{format_seconds(forecast.seconds)} estimated: {format_seconds(forecast.compute_s)} arithmetic, "
+        f"{format_seconds(waiting)} waiting for data, in {forecast.steps} steps{passes}"
     )
 
 
 def _alternatives(plan: Plan) -> list[str]:
     return [
-        f"  not chosen   {other.schedule}: {format_bytes(other.moved_bytes)}, {other.seconds:.2f} s; "
-        f"{other.reason}"
+        f"  not chosen   {other.schedule}: {format_bytes(other.moved_bytes)}, "
+        f"{format_seconds(other.seconds)}; {other.reason}"
         for other in plan.alternatives
     ]
 

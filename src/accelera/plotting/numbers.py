@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 _SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
 _TIMES = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
-MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 @dataclass(frozen=True)
@@ -83,28 +82,6 @@ def format_budget(count: float) -> str:
     """
     number, unit = format_size(count).split(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a time with three significant digits, over a minute in two parts.
-
-    >>> format_seconds(0.00193), format_seconds(125), format_seconds(7380)
-    ('1.93 ms', '2 min 5 s', '2 h 3 min')
-    """
-    if not math.isfinite(seconds):
-        return "never"
-    if abs(seconds) < MINUTE - 0.05:
-        return _format(seconds, _TIMES)
-    whole = round(seconds)
-    for unit, size, lower, part in (
-        ("d", DAY, "h", HOUR),
-        ("h", HOUR, "min", MINUTE),
-        ("min", MINUTE, "s", 1),
-    ):
-        if whole >= size:
-            first, rest = divmod(whole, size)
-            return f"{first} {unit}" + (f" {rest // part} {lower}" if rest // part else "")
-    return f"{whole} s"
 
 
 def format_count(count: float) -> str:

@@ -8,7 +8,8 @@ from html import escape
 import numpy as np
 
 from accelera.charts import distance_class_of
-from accelera.plotting import format_count, format_seconds, format_share, format_size
+from accelera.plotting import format_count, format_share, format_size
+from accelera.units import format_seconds
 from accelera.views import ViewJson, policy_label
 
 COLUMNS = 8

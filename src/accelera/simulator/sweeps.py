@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from accelera.errors import ArgumentError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
-from accelera.settings import current_value, progress_wanted
+from accelera.progress import with_progress
 from accelera.simulator.lower_bounds import bound_curve
 from accelera.simulator.max_batch import added_wait
 from accelera.simulator.presets import capacity_of, hierarchy_of
@@ -29,23 +29,6 @@ from accelera.trace import Occupancy, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-T = TypeVar("T")
-
-
-def with_bar(items: Iterable[T], total: int, name: str, *, shown: bool) -> Iterator[T]:
-    """Yield ``items``; where ``shown`` and ``ACCELERA_PROGRESS`` wants it, a bar says how many came."""
-    if not (shown and progress_wanted()):
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    always = current_value("progress") == "always" or None
-    console = Console(stderr=True, force_terminal=always)
-    with Progress(console=console, transient=True) as bar:
-        yield from bar.track(items, total=total, description=name)
 
 
 Cell = tuple[str, int]
@@ -90,7 +73,7 @@ class SweepReplays:
         """Return the reports of ``cells`` in their order, replayed by threads of this process."""
         self.replay(cells[0])
         with ThreadPoolExecutor(threads) as pool:
-            return list(with_bar(pool.map(self.replay, cells), len(cells), "sweep", shown=shown))
+            return list(with_progress(pool.map(self.replay, cells), len(cells), "sweep", enabled=shown))
 
     def on_executor(self, cells: Sequence[Cell], executor: Executor, *, shown: bool) -> list[Report]:
         """Return the reports of ``cells`` in their order, replayed wherever ``executor`` runs its tasks.
@@ -102,7 +85,7 @@ class SweepReplays:
         futures = [executor.submit(self.replay_all, cells[first::count]) for first in range(count)]
         found: dict[Cell, Report] = {}
         try:
-            for first, future in enumerate(with_bar(futures, count, "sweep", shown=shown)):
+            for first, future in enumerate(with_progress(futures, count, "sweep", enabled=shown)):
                 reports = [replace(report, trace=record) for report in future.result()]
                 found.update(zip(cells[first::count], reports, strict=True))
         finally:

@@ -9,9 +9,10 @@ import pandas as pd
 import streamlit as st
 
 from accelera.charts import CURVES_HEIGHT, curves_chart, curves_legend, policy_label
-from accelera.plotting import format_ratio, format_seconds, format_size
+from accelera.plotting import format_ratio, format_size
 from accelera.ui.failures import sentence_of
 from accelera.ui.pictures import draw, escaped, legend, page_of, theme
+from accelera.units import format_seconds
 
 SHOWN = 6
 """Rows of a ranking."""

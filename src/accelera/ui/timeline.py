@@ -8,13 +8,14 @@ from typing import Any
 import streamlit as st
 
 from accelera.charts import TIMELINE_HEIGHT, timeline_chart
-from accelera.plotting import format_budget, format_count, format_seconds, format_size
+from accelera.plotting import format_budget, format_count, format_size
 from accelera.ui.connection import ask, service
 from accelera.ui.controls import BOUND, controls
 from accelera.ui.exports import ChartExport, keep_and_export
 from accelera.ui.failures import failures_shown
 from accelera.ui.pictures import draw, note, theme
 from accelera.ui.questions import GB, POLICIES, ConfigQuestion, Question
+from accelera.units import format_seconds
 
 AHEAD = (0, 1, 2, 4, 8, 16)
 """Steps on the slider."""

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from accelera.memory import Hierarchy
 from accelera.simulator import Report, Timeline, simulate
 from accelera.trace import Trace
+from accelera.units import format_seconds
 from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
 from accelera.views.occupancy import MOST_POINTS, phases_of, thinned
-from accelera.views.wording import duration, policy_label, share_of
+from accelera.views.wording import policy_label, share_of
 
 Seconds = NDArray[np.float64]
 
@@ -221,7 +222,7 @@ def _sentence(report: Report) -> str:
     if not total:
         return "Neither the trace nor the machine tells how long anything takes."
     return (
-        f"Under {policy_label(report.policy)} it takes {duration(total)}: computing "
-        f"{duration(report.compute_s)}, and waiting for memory {duration(report.stall_s)} "
+        f"Under {policy_label(report.policy)} it takes {format_seconds(total)}: computing "
+        f"{format_seconds(report.compute_s)}, and waiting for memory {format_seconds(report.stall_s)} "
         f"({share_of(report.stall_s / total)})."
     )

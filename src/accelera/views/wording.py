@@ -55,21 +55,6 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:,.0f}×"
 
 
-def duration(seconds: float) -> str:
-    """Return a time in seconds, milliseconds, microseconds or minutes.
-
-    >>> duration(0.129), duration(1.86), duration(0.00002), duration(7200)
-    ('129 ms', '1.9 s', '20 µs', '120 min')
-    """
-    if seconds >= 600:
-        return f"{seconds / 60:,.0f} min"
-    if seconds >= 0.9995:
-        return f"{seconds:.1f} s" if seconds < 99.95 else f"{seconds:.0f} s"
-    if seconds >= 0.9995e-3:
-        return f"{seconds * 1e3:.0f} ms"
-    return f"{seconds * 1e6:.0f} µs"
-
-
 def share_of(part: float) -> str:
     """Return a share of one in per cent.
 

@@ -14,6 +14,7 @@ from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.settings import StrategyName, current_value
+from accelera.units import format_seconds
 
 
 class StrategyKind(enum.Enum):
@@ -135,7 +136,9 @@ class Decision:
 
     def __str__(self) -> str:
         lines = [f"{self.strategy}: {self.rule}", *(f"  {reason}" for reason in self.reasons)]
-        lines += [f"  {name}: {seconds:.3g} s predicted" for name, seconds in self.predicted_s.items()]
+        lines += [
+            f"  {name}: {format_seconds(seconds)} predicted" for name, seconds in self.predicted_s.items()
+        ]
         return "\n".join(lines)
 
 

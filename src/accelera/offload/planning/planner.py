@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from accelera.offload.planning.dry_run import DryRun, DryRunSetup, dry_run, larg
 from accelera.offload.planning.plan import OffloadPlan, OffloadRates
 from accelera.offload.planning.pool_replay import replay
 from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices, usual_prices
-from accelera.settings import progress_wanted
+from accelera.progress import ProgressBar, open_bar, progress_is_shown
 from accelera.units import format_bytes
 
 PATIENCE_S = 1.0
@@ -32,23 +31,22 @@ PATIENCE_S = 1.0
 
 @contextmanager
 def planning_progress(model: str) -> Iterator[Callable[[str], None]]:
-    """Give a function that shows what is being done; ``ACCELERA_PROGRESS`` says where."""
-    watched, began_s, shown = progress_wanted(), time.monotonic(), False
+    """Yield a function that shows the current phase, once planning takes longer than ``PATIENCE_S``."""
+    is_shown, start_s = progress_is_shown(), time.monotonic()
+    bar: ProgressBar | None = None
 
-    def tell(doing: str) -> None:
-        nonlocal shown
-        elapsed_s = time.monotonic() - began_s
-        if watched and elapsed_s >= PATIENCE_S:
-            shown = True
-            sys.stderr.write(f"\r\x1b[Kplanning {model}: {doing} ({elapsed_s:.0f} s)")
-            sys.stderr.flush()
+    def show_phase(phase: str) -> None:
+        nonlocal bar
+        if not is_shown or time.monotonic() - start_s < PATIENCE_S:
+            return
+        bar = bar or open_bar(f"planning {model}")
+        bar.update(0, 0, phase)
 
     try:
-        yield tell
+        yield show_phase
     finally:
-        if shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if bar is not None:
+            bar.close()
 
 
 _BLOCKS_FRACTION = 0.75
