@@ -186,5 +186,7 @@ def test_failure_of_each_call_of_the_library(
         with monkeypatch.context() as patch:
             patch.setattr(library_type, name, failing(library_type, name, failure), raising=False)
             errors += [outcome_of(call) for call in calls]
+    for identifier in h5py.h5f.get_obj_ids(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE):
+        assert h5py.File(identifier).driver != "fileobj", "the library writes to a Python object at exit"
     raw = [error for error in errors if error is not None and not isinstance(error, AcceleraError)]
     assert not raw

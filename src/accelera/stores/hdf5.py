@@ -256,30 +256,44 @@ def _written(
     library: Any, image: _Image, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], align: int
 ) -> int | None:
     """Let the library lay out a file without its elements; return where those begin (None: nowhere)."""
-    many = 0 not in shape
-    with library.File(
+    file = library.File(
         image, "w", libver="earliest", alignment_threshold=_SMALL_BYTES, alignment_interval=align
-    ) as file:
-        create = library.h5p.create(library.h5p.DATASET_CREATE)
-        create.set_layout(library.h5d.CONTIGUOUS)
-        create.set_alloc_time(library.h5d.ALLOC_TIME_LATE)
-        create.set_fill_time(library.h5d.FILL_TIME_NEVER)
-        create.set_obj_track_times(False)
-        link = library.h5p.create(library.h5p.LINK_CREATE)
-        link.set_create_intermediate_group(True)
-        spaces = library.h5s
-        space = spaces.create_simple(shape) if shape else spaces.create(spaces.SCALAR)
-        kind = library.h5t.py_create(dtype, logical=True)
-        made = library.h5d.create(file.id, name.encode(), kind, space, create, link)
-        if many:  # the first element makes the library give the dataset its place, after all else
-            corner = (1,) * len(shape)
-            chosen = space.copy()
-            if shape:
-                chosen.select_hyperslab((0,) * len(shape), corner)
-            one = spaces.create_simple(corner) if shape else space
-            made.write(one, chosen, np.zeros(corner, dtype))
-        offset: int | None = made.get_offset() if many else None
-        return offset
+    )
+    try:
+        with file:
+            return _create_dataset(library, file.id, name, shape, dtype)
+    finally:
+        # A file that could not be closed would be written at exit, without an interpreter to call the image.
+        if file.id.valid:
+            file.id.close()
+
+
+def _create_dataset(
+    library: Any, file: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> int | None:
+    """Create the dataset and return the position of its elements, None if it has none."""
+    create = library.h5p.create(library.h5p.DATASET_CREATE)
+    create.set_layout(library.h5d.CONTIGUOUS)
+    create.set_alloc_time(library.h5d.ALLOC_TIME_LATE)
+    create.set_fill_time(library.h5d.FILL_TIME_NEVER)
+    create.set_obj_track_times(False)
+    link = library.h5p.create(library.h5p.LINK_CREATE)
+    link.set_create_intermediate_group(True)
+    spaces = library.h5s
+    space = spaces.create_simple(shape) if shape else spaces.create(spaces.SCALAR)
+    kind = library.h5t.py_create(dtype, logical=True)
+    dataset = library.h5d.create(file, name.encode(), kind, space, create, link)
+    if 0 in shape:
+        return None
+    # The first element makes the library give the dataset its place, after everything else.
+    corner = (1,) * len(shape)
+    selection = space.copy()
+    if shape:
+        selection.select_hyperslab((0,) * len(shape), corner)
+    element_space = spaces.create_simple(corner) if shape else space
+    dataset.write(element_space, selection, np.zeros(corner, dtype))
+    offset: int = dataset.get_offset()
+    return offset
 
 
 class _Image(io.RawIOBase):
