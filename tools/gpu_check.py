@@ -40,7 +40,7 @@ NEEDED = {
     "cloudpickle": "cloudpickle>=3",
     **({"exceptiongroup": "exceptiongroup"} if sys.version_info < (3, 11) else {}),
     "ml_dtypes": "ml_dtypes>=0.5",
-    "numpy": "numpy>=1.26",
+    "numpy": "numpy>=2.0",
     "psutil": "psutil>=5.9",
     "rich": "rich>=13",
     "safetensors": "safetensors>=0.4.3",

@@ -150,21 +150,47 @@ _NAMES_BY_PACKAGE = {
         "SettingError",
     ),
 }
+_PACKAGES = (
+    "capture",
+    "charts",
+    "chunking",
+    "devices",
+    "engine",
+    "errors",
+    "estimate",
+    "execution",
+    "interceptor",
+    "memory",
+    "offload",
+    "plan",
+    "policy",
+    "report",
+    "service",
+    "settings",
+    "simulator",
+    "stores",
+    "tensora",
+    "testing",
+    "trace",
+    "units",
+    "views",
+)
+"""Packages and modules for users, imported when they are first named."""
 _PACKAGE_OF = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names}
 
 __all__ = ["__version__", *_PACKAGE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    home = name if name in _NAMES_BY_PACKAGE else _PACKAGE_OF.get(name)
-    if home is None:
+    package_name = name if name in _PACKAGES else _PACKAGE_OF.get(name)
+    if package_name is None:
         raise AttributeError(f"module 'accelera' has no attribute {name!r}")
-    package = importlib.import_module(f"accelera.{home}")
-    value = package if name == home else getattr(package, name)
-    if name == home or name in vars(package):  # what lacks its optional package may be there next time
+    package = importlib.import_module(f"accelera.{package_name}")
+    value = package if name == package_name else getattr(package, name)
+    if name == package_name or name in vars(package):  # a stand-in may be replaced later
         globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_PACKAGES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -74,6 +75,11 @@ def make_callable(package: str, function: str) -> None:
     class CallablePackage(ModuleType):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return getattr(self, function)(*args, **kwargs)
+
+        @property
+        def __signature__(self) -> inspect.Signature:
+            """Signature of the function, which help() and editors show."""
+            return inspect.signature(getattr(self, function))
 
         def __reduce__(self) -> tuple[Any, ...]:
             """Travel by name, as other modules do, with functions that call it."""

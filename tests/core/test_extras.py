@@ -22,7 +22,6 @@ CORE = {
     "numpy",
     "psutil",
     "rich",
-    "safetensors",
     "scipy",
     "scipy-openblas32",
     "threadpoolctl",

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -90,3 +91,40 @@ def test_a_malformed_file(tmp_path: Path, name: str, content: bytes, said: str) 
     with pytest.raises(TraceFormatError) as raised:
         read_trace(tmp_path / name)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["t.oracleGeneral.zst", "t.csv.zst", "t.parquet.ZST", "t.json.zst"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=8)
+@given(trace=traces(kinds=(Kind.READ, Kind.WRITE)))
+def test_compressed_trace_equals_the_plain_one(tmp_path: Path, name: str, trace: Trace) -> None:
+    if not trace.access_count:
+        return
+    compressed, plain = tmp_path / name, tmp_path / name[: -len(".zst")]
+    write_trace(trace, compressed)
+    write_trace(trace, plain)
+    assert compressed.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
+    expected, actual = read_trace(plain), read_trace(compressed)
+    np.testing.assert_array_equal(actual.buffer, expected.buffer)
+    np.testing.assert_array_equal(actual.size_bytes, expected.size_bytes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([compressed.name, plain.name])
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_damaged_compressed_trace_names_the_file(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "t.oracleGeneral.zst"
+    write_trace(Trace.from_arrays(np.arange(500) % 37, np.arange(500) % 37 + 1), path)
+    content = path.read_bytes()
+    for damaged in (content[:-cut], b"x" * cut + content):
+        path.write_bytes(damaged)
+        with pytest.raises(TraceFormatError, match=r"t\.oracleGeneral\.zst is no complete Zstandard file"):
+            read_trace(path)
+
+
+def test_error_in_compressed_trace_names_the_compressed_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.oracleGeneral.zst"
+    with pyarrow.output_stream(path, compression="zstd") as stream:
+        stream.write(bytes(30))
+    with pytest.raises(TraceFormatError) as failure:
+        read_trace(path)
+    assert str(path) in str(failure.value)
+    assert "accelera-trace-" not in str(failure.value)

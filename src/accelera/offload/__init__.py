@@ -5,12 +5,9 @@ The package can be called: ``accelera.offload(model, budget)`` is ``accelera.off
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from accelera.lazily import opened
+from accelera.lazily import make_callable, opened
 
 if TYPE_CHECKING:
     from accelera.offload.api import offload as offload
@@ -46,18 +43,6 @@ __all__ = [
 ]
 
 
-class _Callable(ModuleType):
-    """A package that shares its name with its main function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.offload(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel by name, as other modules do, with functions that call it."""
-        return import_module, (self.__name__,)
-
-
 __getattr__, __dir__ = opened("accelera.offload", _FILES)
 
-
-sys.modules[__name__].__class__ = _Callable
+make_callable("accelera.offload", "offload")

@@ -21,6 +21,7 @@ from accelera.offload.backing import BackingStores, RamBacking
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import block_bytes_of
 from accelera.offload.budgets import SPARE_BYTES, DeviceBudget, DeviceBudgets, require_floor, reserved_on
+from accelera.offload.checkpoints.hub import checkpoint_folder
 from accelera.offload.checkpoints.load import (
     architecture_of,
     config_of,
@@ -251,7 +252,8 @@ def offload_checkpoint(
     ----------
     folder
         What ``save_pretrained`` wrote: ``model.safetensors`` or shards with their index, and ``config.json``;
-        or any folder with one ``.safetensors`` file.
+        or any folder with one ``.safetensors`` file. The name of a repository, such as ``"lab/model"``, is
+        its snapshot in the local cache of Hugging Face; nothing is downloaded.
     model_class
         A class of ``transformers``, its ``Auto`` classes among them; another module's class or a function,
         called with ``config`` if there is one; None: the architecture that ``config.json`` names.
@@ -278,7 +280,7 @@ def offload_checkpoint(
     BudgetExceededError
         The model does not run in the budget; the message names one in which it does.
     """
-    place = Path(folder)
+    place = checkpoint_folder(folder)
     shards = Shards(place)
     wanted = _named_dtype(dtype)
     build, built_in = _builder(place, model_class, config, shards)

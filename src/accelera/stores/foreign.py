@@ -84,6 +84,9 @@ def within_small(x: Any) -> Any:
     """
     if hasattr(x, "__array_interface__") or _has_buffer(x):
         return x
+    shared = _shared_array(x)
+    if shared is not None:
+        return shared
     size = _size_of(x)
     if size is not None and size <= ALWAYS_FITS_BYTES:
         return x
@@ -92,6 +95,17 @@ def within_small(x: Any) -> Any:
         f"[open_store] a {type(x).__name__} {said} could only be loaded whole, outside the budget; load it "
         "yourself with np.asarray(x), or save it to a file and give that"
     )
+
+
+def _shared_array(x: Any) -> np.ndarray[Any, Any] | None:
+    """Return an array over the memory of a data frame, None if NumPy would have to copy its columns."""
+    if not hasattr(x, "__array__"):
+        return None
+    try:
+        array = np.array(x, copy=False)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    return None if array.dtype == object else array
 
 
 def _has_buffer(x: Any) -> bool:
@@ -103,9 +117,12 @@ def _has_buffer(x: Any) -> bool:
 
 
 def _size_of(x: Any) -> int | None:
-    """Return the bytes of an array-like by its ``nbytes``, or its shape at 16 bytes an element."""
+    """Return the bytes of an array-like by its ``nbytes`` or columns, or 16 per element."""
     size = getattr(x, "nbytes", None)
     if not isinstance(size, int):
+        column_bytes = [getattr(dtype, "itemsize", None) for dtype in getattr(x, "dtypes", ())]
+        if column_bytes and None not in column_bytes:
+            return len(x) * sum(column_bytes)
         shape = getattr(x, "shape", None)
         try:
             return None if shape is None else 16 * math.prod(int(each) for each in shape)

@@ -16,6 +16,7 @@ from accelera.atomic import atomic_write
 from accelera.errors import MissingFileError, StoreError, TraceFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.similar import files_like
+from accelera.trace.formats.compressed import SUFFIX, compress, decompressed, is_compressed
 from accelera.trace.trace import Trace
 from accelera.user_paths import user_path
 
@@ -62,7 +63,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
     Parameters
     ----------
     path
-        The file.
+        The file. One whose name ends in ``.zst`` is decompressed first.
     format
         A name of ``FORMATS``; by default the file's name decides.
 
@@ -73,7 +74,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
     UnknownNameError
         No such format, or no format for such a name.
     BackendMissingError
-        The format is read with pandas or pyarrow, and the extra ``trace`` is not installed.
+        Pandas or pyarrow is needed, and the extra ``trace`` is not installed.
     OSError
         There is no such file, or it cannot be read.
     """
@@ -87,8 +88,20 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
             f"[read_trace] {place} is empty: it holds 0 bytes, and no format is that short"
         )
     with needed_for("read_trace"):
-        found: Trace = module.read(place)
-    return found
+        return _read_compressed(module, place) if is_compressed(place) else _read(module, place)
+
+
+def _read(module: Any, path: Path) -> Trace:
+    trace: Trace = module.read(path)
+    return trace
+
+
+def _read_compressed(module: Any, path: Path) -> Trace:
+    with decompressed(path) as plain:
+        try:
+            return _read(module, plain)
+        except TraceFormatError as error:
+            raise TraceFormatError(str(error).replace(str(plain), str(path))) from error
 
 
 def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None = None) -> None:
@@ -99,7 +112,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     trace
         The trace to write.
     path
-        The file.
+        The file. One whose name ends in ``.zst`` is compressed.
     format
         A name of ``FORMATS``; by default the file's name decides.
 
@@ -121,7 +134,15 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     if not place.parent.is_dir():
         raise MissingFileError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
     with needed_for("write_trace", "or write a .json file"), atomic_write(place) as partial:
-        module.write(trace, partial)
+        if not is_compressed(place):
+            module.write(trace, partial)
+            return
+        plain = partial.with_name(f"{partial.name}.plain")
+        try:
+            module.write(trace, plain)
+            compress(plain, partial)
+        finally:
+            plain.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:
@@ -142,17 +163,18 @@ def _chosen(path: Path, name: str | None) -> Format:
         if name not in FORMATS:
             raise UnknownNameError.among("trace format", name, FORMATS)
         return FORMATS[name]
+    name = path.stem if is_compressed(path) else path.name
     fitting = [
         (len(suffix), each)
         for each in FORMATS.values()
         for suffix in each.suffixes
-        if path.name.lower().endswith(suffix.lower())
+        if name.lower().endswith(suffix.lower())
     ]
     if not fitting:
         known = ", ".join(sorted(suffix for each in FORMATS.values() for suffix in each.suffixes))
         raise UnknownNameError(
-            f"[trace format] no trace format is called {path.suffix or str(path)!r}; files end in {known}; "
-            f"give another name, or the format: {', '.join(FORMATS)}"
+            f"[trace format] no trace format is called {path.suffix or str(path)!r}; files end in {known}, "
+            f"or also in {SUFFIX}; give another name, or the format: {', '.join(FORMATS)}"
         )
     return max(fitting, key=lambda pair: pair[0])[1]
 
