@@ -63,7 +63,7 @@ def environment(name: str, folder: Path) -> tuple[str, dict[str, str]]:
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TSAN_OPTIONS": f"suppressions={ROOT / 'tools' / 'thread_sanitizer.txt'}:"
-        "ignore_noninstrumented_modules=1:halt_on_error=1:history_size=4",
+        "ignore_noninstrumented_modules=1:halt_on_error=1:history_size=4:die_after_fork=0",
         "PYTHONMALLOC": "malloc",
     }
     if name == "coverage":

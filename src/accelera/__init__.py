@@ -9,7 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accelera.capture import capture as capture
+    from accelera import _package_types
+    from accelera import charts as charts
+    from accelera import chunking as chunking
+    from accelera import devices as devices
+    from accelera import engine as engine
+    from accelera import errors as errors
+    from accelera import execution as execution
+    from accelera import interceptor as interceptor
+    from accelera import memory as memory
+    from accelera import plan as plan
+    from accelera import policy as policy
+    from accelera import report as report
+    from accelera import service as service
+    from accelera import settings as settings
+    from accelera import simulator as simulator
+    from accelera import stores as stores
+    from accelera import tensora as tensora
+    from accelera import testing as testing
+    from accelera import trace as trace
+    from accelera import units as units
+    from accelera import views as views
     from accelera.chunking import AdaptiveChunking as AdaptiveChunking
     from accelera.chunking import ChunkingStrategy as ChunkingStrategy
     from accelera.chunking import ChunkIterator as ChunkIterator
@@ -45,7 +65,6 @@ if TYPE_CHECKING:
     from accelera.errors import UnfinishedError as UnfinishedError
     from accelera.errors import UnknownNameError as UnknownNameError
     from accelera.errors import UnknownOutcomeError as UnknownOutcomeError
-    from accelera.estimate import estimate as estimate
     from accelera.estimate import predict_compile as predict_compile
     from accelera.execution import CpuExecutor as CpuExecutor
     from accelera.execution import ExecutionResult as ExecutionResult
@@ -64,7 +83,6 @@ if TYPE_CHECKING:
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.offload import Offloaded as Offloaded
     from accelera.offload import OffloadPlan as OffloadPlan
-    from accelera.offload import offload as offload
     from accelera.offload import offload_checkpoint as offload_checkpoint
     from accelera.offload import offloaded as offloaded
     from accelera.offload import plan_offload as plan_offload
@@ -80,6 +98,10 @@ if TYPE_CHECKING:
     from accelera.trace import Trace as Trace
     from accelera.units import format_bytes as format_bytes
     from accelera.units import parse_bytes as parse_bytes
+
+    capture: _package_types.CapturePackage
+    estimate: _package_types.EstimatePackage
+    offload: _package_types.OffloadPackage
 
 __version__ = "0.1.0"
 

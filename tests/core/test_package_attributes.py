@@ -28,6 +28,7 @@ NOT_FOR_USERS = {
     "offloaded_phases",
     "plotting",
     "progress",
+    "result_html",
     "similar",
     "text_table",
     "thread_limits",

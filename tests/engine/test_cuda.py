@@ -62,7 +62,6 @@ def test_products_larger_than_the_budget(engine: acc.MatrixEngine, dtype: Any) -
     found = engine.matmul(a, b, budget="2MiB").numpy()
     assert found.dtype == np.dtype(dtype)
     assert_close(found, expected, 900, np.dtype(dtype))
-    assert engine.last_report is not None
     assert engine.last_report.device == "cuda:0"
     assert engine.last_report.fallbacks == ()
     gram = engine.gram(a, budget="2MiB").numpy()

@@ -134,7 +134,8 @@ def test_memory_calculation_knows_the_element_size(dtype, needed_bytes):
 def test_normal_processing_is_direct_when_it_fits():
     engine = acc.MemoryEfficientEngine(memory_threshold_gb=1.0)
     product_of(engine)
-    assert engine.last_report is None, "no plan was needed"
+    with pytest.raises(acc.ArgumentError, match="has not run a plan"):
+        _ = engine.last_report
 
 
 def test_normal_processing_is_chunked_when_it_does_not():

@@ -77,7 +77,13 @@ void bind_memory(nb::module_& module) {
         .def_ro("allocations", &MemoryStats::allocations)
         .def_ro("reused", &MemoryStats::reused)
         .def_prop_ro("live_by_role", [](const MemoryStats& stats) { return by_role(stats.live_by_role); })
-        .def_prop_ro("peak_by_role", [](const MemoryStats& stats) { return by_role(stats.peak_by_role); });
+        .def_prop_ro("peak_by_role", [](const MemoryStats& stats) { return by_role(stats.peak_by_role); })
+        .def("__repr__", [](const MemoryStats& stats) {
+            return "MemoryStats(live_bytes=" + std::to_string(stats.live_bytes) +
+                   ", peak_bytes=" + std::to_string(stats.peak_bytes) +
+                   ", cached_bytes=" + std::to_string(stats.cached_bytes) +
+                   ", limit_bytes=" + std::to_string(stats.limit_bytes) + ")";
+        });
     const auto on = nb::arg("device") = "cpu";
     module.def(
         "memory_stats", [](const std::string& device) { return memory_stats(device_named(device)); }, on);

@@ -193,7 +193,6 @@ def _computed(operation: FileOperation, compute: Compute, resume: bool) -> FileO
     except BaseException as error:
         _hint_at_resume(operation.out, error, watermark.started)
         raise
-    assert engine.last_report is not None
     return FileOperationReport(operation.out, store, engine.last_report, watermark.peak_bytes)
 
 

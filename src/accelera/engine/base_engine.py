@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
@@ -23,6 +23,8 @@ from accelera.engine.operations import Operations, result_matrix
 from accelera.engine.options import (
     USUAL_WINDOW,
     Amount,
+    Destination,
+    MatmulKeywords,
     OperationKeywords,
     OperationOptions,
     PressureWatch,
@@ -37,13 +39,15 @@ from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryErro
 from accelera.extras import is_loaded
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget, Hierarchy, MemoryManager, Tier
-from accelera.plan import Eviction, Objective, Plan, PolicyMaker, as_saved
+from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan, as_saved
 from accelera.settings import current_value
 from accelera.stores import Store, is_sparse
 from accelera.trace import Recorder
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from accelera.engine.incore import ProductPair
     from accelera.engine.matrix import Matrix
     from accelera.execution import RayExecutor
@@ -106,8 +110,7 @@ class BaseEngine(Operations):
         """Steps under way at once where data is loaded ahead."""
         self.places: HybridDevices | None = None
         """Devices that share the products that go by a plan; None: the device makes them by itself."""
-        self.last_report: RunReport | None = None
-        """What the latest operation that went by a plan did."""
+        self._last_report: RunReport | None = None
         self._fixed_size = DEFAULT_CHUNK_SIZE if chunk_size is None else _checked_size(chunk_size)
         self.chunking_strategy = chunking_strategy
         if advice is not None:
@@ -116,6 +119,19 @@ class BaseEngine(Operations):
             self.policy = policy
         total = format_bytes(self.memory_manager.get_total_memory())
         logger.info("%s computes on %s with %s", type(self).__name__, self.device.name, total)
+
+    @property
+    def last_report(self) -> RunReport:
+        """Report of the latest operation that followed a plan.
+
+        Raises ArgumentError before the first one.
+        """
+        if self._last_report is None:
+            raise ArgumentError(
+                "[last_report] this engine has not run a plan yet; operations on files, or with out= or "
+                "budget=, follow one"
+            )
+        return self._last_report
 
     @property
     def chunking_strategy(self) -> ChunkingStrategy:
@@ -175,6 +191,36 @@ class BaseEngine(Operations):
         """Give memory that nothing uses any more back to the system."""
         self.memory_manager.cleanup()
 
+    @overload
+    def matmul(
+        self,
+        A: Operand,
+        B: Operand,
+        chunk_strategy: Strategy | None = None,
+        *,
+        out: None = None,
+        **how: Unpack[MatmulKeywords],
+    ) -> Matrix: ...
+    @overload
+    def matmul(
+        self,
+        A: Operand,
+        B: Operand,
+        chunk_strategy: Strategy | None = None,
+        *,
+        out: Destination,
+        **how: Unpack[MatmulKeywords],
+    ) -> Store: ...
+    @overload
+    def matmul(
+        self,
+        A: Operand,
+        B: Operand,
+        chunk_strategy: Strategy | None = None,
+        *,
+        out: Any,
+        **how: Unpack[MatmulKeywords],
+    ) -> Matrix | Store: ...
     def matmul(
         self,
         A: Operand,
@@ -189,7 +235,7 @@ class BaseEngine(Operations):
         recorder: Recorder | None = None,
         cluster: Any = None,
         node_budget: Amount | None = None,
-        plan: Plan | str | PathLike[str] | None = None,
+        plan: Plan | SavedPlan | str | PathLike[str] | None = None,
         chunks: Sequence[int] | None = None,
         codec: str | None = None,
     ) -> Matrix | Store:
@@ -491,7 +537,7 @@ class BaseEngine(Operations):
         if options.pinned is None:
             options = replace(options, adaptation=_pressure_watch(request.strategy, self._memory_of(device)))
         store, report = carry_out(job, device, options)
-        self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
+        self._last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
 
     def _product(self, request: MatmulRequest, route: Route, device: Device) -> PlannedMatmul:

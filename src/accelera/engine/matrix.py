@@ -24,6 +24,8 @@ from accelera.engine.registry import default_product, register_wrapper
 from accelera.errors import DeviceError, ShapeError
 from accelera.extras import require
 from accelera.lazily import LazyModule
+from accelera.result_html import result_html
+from accelera.units import format_bytes
 
 if TYPE_CHECKING:
     from accelera.engine import tensors
@@ -374,6 +376,9 @@ class Matrix:
 
     def __repr__(self) -> str:
         return f"Matrix(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def _repr_html_(self) -> str:
+        return result_html(repr(self), f"{format_bytes(self.memory_size())} on {self.device}")
 
     def _like(self, tensor: torch.Tensor) -> Matrix:
         matrix = Matrix.wrap(tensor)

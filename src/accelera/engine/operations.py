@@ -6,7 +6,7 @@ import abc
 from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from accelera.engine.evaluate import in_ram
 from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.operands import file_result, lies_in_store, multiplier, open_operand
-from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
+from accelera.engine.options import Amount, Destination, OperationKeywords, OperationOptions, budget_for
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport, progress_observer
@@ -50,7 +50,7 @@ class Operations(abc.ABC):
     device: Device
     budget: Amount | None
     enable_progress: bool
-    last_report: RunReport | None
+    _last_report: RunReport | None
     eviction: Eviction
     """Policy that evicts blocks when the pool is full."""
     window: int
@@ -194,6 +194,23 @@ class Operations(abc.ABC):
         """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
         return self._run_expression("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
 
+    @overload
+    def transpose(
+        self, A: Any, axes: Sequence[int] | None = None, *, out: None = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix: ...
+    @overload
+    def transpose(
+        self,
+        A: Any,
+        axes: Sequence[int] | None = None,
+        *,
+        out: Destination,
+        **how: Unpack[OperationKeywords],
+    ) -> Store: ...
+    @overload
+    def transpose(
+        self, A: Any, axes: Sequence[int] | None = None, *, out: Any, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store: ...
     def transpose(
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
@@ -204,6 +221,18 @@ class Operations(abc.ABC):
         )
         return self._store_or_matrix(found, out, A)
 
+    @overload
+    def copy(
+        self, src: Any, out: None = None, dtype: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix: ...
+    @overload
+    def copy(
+        self, src: Any, out: Destination, dtype: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Store: ...
+    @overload
+    def copy(
+        self, src: Any, out: Any, dtype: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store: ...
     def copy(
         self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
@@ -214,6 +243,23 @@ class Operations(abc.ABC):
         )
         return self._store_or_matrix(found, out, src)
 
+    @overload
+    def gram(
+        self, A: Any, *, side: Side = "left", out: None = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix: ...
+    @overload
+    def gram(
+        self,
+        A: Any,
+        *,
+        side: Side = "left",
+        out: Destination,
+        **how: Unpack[OperationKeywords],
+    ) -> Store: ...
+    @overload
+    def gram(
+        self, A: Any, *, side: Side = "left", out: Any, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store: ...
     def gram(
         self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
@@ -313,12 +359,12 @@ class Operations(abc.ABC):
         options = replace(self._options(place, how, out, is_number=is_number), objective=objective)
         found = evaluate_all(expr, _result_target(out, how), operation=op, device=place, options=options)
         if is_number:
-            self.last_report = found[1]
+            self._last_report = found[1]
             return found[0].to_numpy().item()
         return self._store_or_matrix(found, out, beside)
 
     def _store_or_matrix(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
-        store, self.last_report = found
+        store, self._last_report = found
         return store if lies_in_store(out) else result_matrix(store, out, beside)
 
 

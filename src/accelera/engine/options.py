@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TypedDict, final
+from typing import Any, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,14 @@ from accelera.engine.staging import buffer_bytes
 from accelera.errors import BudgetExceededError
 from accelera.memory import MemoryManager
 from accelera.plan import Eviction, Objective, Operand, Plan, PolicyMaker, SavedPlan
+from accelera.stores import Store
 from accelera.trace import Recorder, Trace
 
 Amount = int | float | str
 """Memory as people write it: bytes, ``"512MiB"``, or a share such as ``0.5``."""
+
+Destination: TypeAlias = "Store | str | PathLike[str]"
+"""Where an operation writes its result so that it returns a store."""
 
 USUAL_WINDOW = 3
 """Steps under way at once: the one computed and two being loaded."""
@@ -46,6 +50,17 @@ class OperationKeywords(TypedDict, total=False):
     """Chunk shape of a new Zarr array that the result goes to; by default at most 4 MiB."""
     codec: str | None
     """How its chunks are compressed: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``."""
+
+
+class MatmulKeywords(OperationKeywords, total=False):
+    """Keywords of a product."""
+
+    objective: Objective
+    """``"time"``, or ``"bytes"`` to move as few as possible even if that takes longer."""
+    cluster: Any
+    """``"ray"``, a ``RayCluster`` or a ``RayExecutor``, whose nodes compute the blocks of the result."""
+    node_budget: Amount | None
+    """Most memory that a block may add on its node; by default ``budget``."""
 
 
 @final

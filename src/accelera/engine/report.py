@@ -9,7 +9,8 @@ from typing import Any, final
 
 from accelera.plan import Plan
 from accelera.progress import ProgressBar, load_display, open_bar, progress_is_shown
-from accelera.units import format_bytes
+from accelera.result_html import MemoryBar, result_html
+from accelera.units import format_bytes, format_seconds
 
 
 @final
@@ -63,6 +64,22 @@ class RunReport:
     per_device: Mapping[str, DeviceRun] = field(default_factory=dict)
     """What each device did, where several worked together; peaks above are the CPU's then."""
 
+    def __repr__(self) -> str:
+        predicted = format_seconds(self.plan.forecast.seconds)
+        return (
+            f"<RunReport {self.plan.operation} on {self.device}: {format_seconds(self.seconds)} "
+            f"({predicted} predicted), {format_bytes(self.moved_bytes)} moved, "
+            f"pool peak {format_bytes(self.peak_pool_bytes)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        limit_bytes = self.plan.capacity_bytes
+        bars = [
+            MemoryBar("predicted pool peak", {"blocks": self.plan.forecast.peak_pool_bytes}, limit_bytes),
+            MemoryBar("measured pool peak", {"blocks": self.peak_pool_bytes}, limit_bytes),
+        ]
+        return result_html(repr(self), self.table(), bars)
+
     @property
     def moved_bytes(self) -> int:
         """Bytes read and written."""
@@ -78,8 +95,8 @@ class RunReport:
             ("evictions", str(said.evictions), str(self.evictions)),
             ("bytes read", _sum(said.bytes_read), _sum(self.bytes_read)),
             ("bytes written", format_bytes(said.bytes_written), format_bytes(self.bytes_written)),
-            ("stall seconds", f"{said.stall_s:.2f}", f"{self.stall_s:.2f}"),
-            ("seconds", f"{said.seconds:.2f}", f"{self.seconds:.2f}"),
+            ("waiting", format_seconds(said.stall_s), format_seconds(self.stall_s)),
+            ("time", format_seconds(said.seconds), format_seconds(self.seconds)),
             *self._blocks(),
         ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accelera.errors import UnknownNameError
+from accelera.result_html import MemoryBar, result_html
 from accelera.text_table import text_table
 from accelera.trace import Trace
 from accelera.units import format_bytes
@@ -51,6 +52,10 @@ class Phase:
         }
 
 
+_SHOWN_PHASES = 6
+"""Phases that a repr and a notebook show."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Memory that a model takes, predicted from its shapes; ``estimate`` makes it."""
@@ -69,6 +74,18 @@ class Estimate:
     budget_bytes: int | None
     notes: tuple[str, ...] = ()
     """What could not be estimated, and why."""
+
+    def __repr__(self) -> str:
+        peaks = [f"{each.name} {each.dtype} {format_bytes(each.peak_bytes)}" for each in self.phases]
+        more = [f"{len(peaks) - _SHOWN_PHASES} more"] if len(peaks) > _SHOWN_PHASES else []
+        return f"<Estimate {self._title()}: {', '.join(peaks[:_SHOWN_PHASES] + more)}>"
+
+    def _repr_html_(self) -> str:
+        bars = [
+            MemoryBar(f"peak of {each.name} in {each.dtype}", each.at_peak, self.budget_bytes)
+            for each in self.phases[:_SHOWN_PHASES]
+        ]
+        return result_html(repr(self), self.table(), bars)
 
     def phase(self, name: str, dtype: str | None = None) -> Phase:
         """Return one phase, in ``dtype`` or in the first there is.

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, final
 
 from accelera.execution.faults.classify import add_note
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
+from accelera.result_html import result_html
 from accelera.units import format_seconds
 
 
@@ -149,6 +150,10 @@ class ExecutionResult(Generic[Output]):
             f"<ExecutionResult: {len(self.outputs)} outputs, {self.strategy_used},"
             f" {format_seconds(self.execution_time)}{told}>"
         )
+
+    def _repr_html_(self) -> str:
+        lines = [f"{name}: {share.tasks} tasks" for name, share in self.per_device.items()]
+        return result_html(repr(self), "\n".join([*lines, str(self.decision)]))
 
     @property
     def failed_indices(self) -> tuple[int, ...]:

@@ -179,8 +179,7 @@ class MatmulCall(TiledCall):
             out=_output(self, target),
             budget=budget_bytes,
         )
-        report = engine.last_report
-        return [] if report is None else list(report.fallbacks)
+        return list(engine.last_report.fallbacks)
 
     def _fill_by_kernel(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute parts of the result one after the other, for types and devices that torch is faster for."""

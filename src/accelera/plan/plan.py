@@ -16,6 +16,7 @@ from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.limits import Eviction
 from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat
+from accelera.result_html import MemoryBar, result_html
 from accelera.trace import Trace
 from accelera.units import format_bytes, format_seconds
 from accelera.user_paths import user_path
@@ -287,6 +288,18 @@ class Plan:
     def bound_ratio(self) -> float:
         """Planned bytes over the lower bound; 1.0 is the least possible."""
         return self.moved_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
+
+    def __repr__(self) -> str:
+        ram = self.peak_bytes.get(self.tier, self.peak_bytes["ram"])
+        limit = "" if self.budget_bytes is None else f" of {format_bytes(self.budget_bytes)}"
+        return (
+            f"<Plan {self.operation}: {self.schedule}, peak {format_bytes(ram)}{limit} on {self.tier}, "
+            f"{format_bytes(self.moved_bytes)} moved, {format_seconds(self.forecast.seconds)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        parts = {"blocks": self.forecast.peak_pool_bytes, **self.reserved}
+        return result_html(repr(self), self.explain(), [MemoryBar("planned peak", parts, self.budget_bytes)])
 
     def explain(self) -> str:
         """Return the plan in some fifteen lines of words and numbers, for people."""

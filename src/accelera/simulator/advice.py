@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from accelera.errors import ArgumentError, UnknownNameError
-from accelera.units import format_bytes
+from accelera.result_html import MemoryBar, result_html
+from accelera.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,19 @@ class Advice:
     offload: Offload
     words: tuple[str, ...]
     """The findings, one sentence each."""
+
+    def __repr__(self) -> str:
+        best = self.ranked(self.policy)
+        causal = "" if self.causal_policy == self.policy else f"; without the future: {self.causal_policy}"
+        return (
+            f"<Advice at {format_bytes(self.capacity_bytes)}: {self.policy} moves "
+            f"{format_bytes(best.moved_bytes)}, waits {format_seconds(best.stall_s)}{causal}>"
+        )
+
+    def _repr_html_(self) -> str:
+        kept = {each.name: each.size_bytes for each in self.resident}
+        bars = [MemoryBar("kept in memory throughout", kept, self.capacity_bytes)] if kept else []
+        return result_html(repr(self), self.table(), bars)
 
     def ranked(self, policy: str) -> Ranked:
         """Return the figures of ``policy``; raises UnknownNameError for one that was not tried."""

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from accelera._native import ReplayHistory
 from accelera.memory import Hierarchy
+from accelera.result_html import MemoryBar, result_html
 from accelera.text_table import text_table
 from accelera.trace import Trace
-from accelera.units import format_bytes
+from accelera.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,12 +258,29 @@ class Report:
             figures |= {"lower_bound_bytes": self.lower_bound_bytes, "regret": regret}
         return figures
 
+    def __repr__(self) -> str:
+        first = self.tiers[0]
+        capacity, moved = format_bytes(first.capacity_bytes), format_bytes(self.moved_bytes)
+        total, waiting = format_seconds(self.total_s), format_seconds(self.stall_s)
+        return (
+            f"<Report {self.policy} in {capacity}: {moved} moved, {first.hits} hits, {first.misses} misses, "
+            f"{total} of which {waiting} waiting>"
+        )
+
+    def _repr_html_(self) -> str:
+        bars = [
+            MemoryBar(f"peak of {tier.name}", {tier.name: tier.peak_bytes}, tier.capacity_bytes)
+            for tier in self.tiers[:-1]
+        ]
+        return result_html(repr(self), self.table(), bars)
+
     def table(self) -> str:
         """Return the figures as text, one tier per row, totals below."""
         header = ("tier", "capacity", "peak", "hits", "misses", "evictions", "fetched", "saved")
         rows = [header, *map(_row, self.tiers[:-1])]
         moved = f"moved {format_bytes(self.moved_bytes)} under {self.policy}"
-        times = f"{self.total_s:.6g} s: computing {self.compute_s:.6g} s, waiting {self.stall_s:.6g} s"
+        computing, waiting = format_seconds(self.compute_s), format_seconds(self.stall_s)
+        times = f"{format_seconds(self.total_s)}: computing {computing}, waiting {waiting}"
         return "\n".join([text_table(rows), "", moved, times, *self._notes()])
 
     def _notes(self) -> list[str]:
@@ -273,7 +291,7 @@ class Report:
                 f"{format_bytes(self.largest_step_bytes)}"
             )
         if self.recomputed_steps:
-            notes.append(f"{self.recomputed_steps} buffers made again in {self.recomputed_s:.6g} s")
+            notes.append(f"{self.recomputed_steps} buffers made again in {format_seconds(self.recomputed_s)}")
         if self.home_exceeded:
             home = self.tiers[-1]
             notes.append(f"{home.name} would have to hold {format_bytes(home.peak_bytes)}")

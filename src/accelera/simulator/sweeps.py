@@ -17,15 +17,17 @@ from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
 from accelera.progress import with_progress
+from accelera.result_html import page_html
 from accelera.simulator.lower_bounds import bound_curve
 from accelera.simulator.max_batch import added_wait
 from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.replay import one_by_one, simulate
 from accelera.simulator.report import Report
-from accelera.simulator.sweep_page import Curves
+from accelera.simulator.sweep_page import Curves, sweep_page
 from accelera.simulator.sweep_plot import plot_sweep, sweep_table
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace
+from accelera.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +40,8 @@ PIECES = 32
 """Into how many pieces an executor is given a sweep, at most: each takes the trace along."""
 
 _NOTHING = Trace.from_arrays([], 0)
+_FRAME_HEIGHT = 620
+"""Pixels of a sweep's chart in a notebook."""
 
 
 @final
@@ -136,6 +140,17 @@ class Sweep:
     """Bytes of the first tier, rising."""
     reports: Mapping[str, tuple[Report, ...]] = field(repr=False)
     """Per policy, one report per capacity."""
+
+    def __repr__(self) -> str:
+        low, high = format_bytes(self.capacities[0]), format_bytes(self.capacities[-1])
+        return (
+            f"<Sweep of {len(self.policies)} policies at {len(self.capacities)} capacities from {low} to "
+            f"{high}: {self.best()} moves the fewest bytes>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the chart of ``plot``; the lower bound is drawn if it has been computed before."""
+        return page_html(sweep_page(self._curves("lower_bounds" in vars(self))), _FRAME_HEIGHT)
 
     @cached_property
     def lower_bounds(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory import host_memory
+from accelera.result_html import result_html
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
 from accelera.stores.viewing import Key, Viewing
@@ -237,6 +238,10 @@ class Store(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.dtype}{list(self.shape)} on {self.tier}>"
+
+    def _repr_html_(self) -> str:
+        chunk = "" if self.layout.chunk is None else f", in chunks of {list(self.layout.chunk)}"
+        return result_html(repr(self), f"{format_bytes(self.nbytes)} on {self.tier}{chunk}")
 
 
 class StoreView(Store):

@@ -120,8 +120,8 @@ def _size_of(x: Any) -> int | None:
     """Return the bytes of an array-like by its ``nbytes`` or columns, or 16 per element."""
     size = getattr(x, "nbytes", None)
     if not isinstance(size, int):
-        column_bytes = [getattr(dtype, "itemsize", None) for dtype in getattr(x, "dtypes", ())]
-        if column_bytes and None not in column_bytes:
+        column_bytes = [int(getattr(dtype, "itemsize", 0)) for dtype in getattr(x, "dtypes", ())]
+        if column_bytes and all(column_bytes):
             return len(x) * sum(column_bytes)
         shape = getattr(x, "shape", None)
         try:

@@ -280,6 +280,11 @@ class TrainingBudget:
         """
         return [self._prediction(plan) for plan in self._recorded_plans().staircase]
 
+    def __repr__(self) -> str:
+        limit, peak = map(units.format_bytes, (self.limit_bytes, self.report.peak_bytes))
+        last = f"last peak {peak}" if self.report.peak_bytes else "no step yet"
+        return f"<TrainingBudget of {limit} on {self.device}, {last}>"
+
     def plan(self, limit: int | str | None = None) -> BudgetPlan:
         """Return the plan of the last step that some budget selects, by default this one.
 

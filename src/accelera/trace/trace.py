@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accelera.result_html import result_html
 from accelera.trace.access import Access, Kind
 from accelera.trace.columns import arguments_of, checked_columns
 from accelera.trace.dataframe import columns_of_frame, frame_of, model_type_of
 from accelera.trace.reuse import next_uses
+from accelera.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,6 +171,10 @@ class Trace:
         what = f"{self.model_type}, " if self.model_type else ""
         counts = f"{self.access_count} accesses of {self.buffer_count} buffers in {self.step_count} steps"
         return f"Trace({what}{counts})"
+
+    def _repr_html_(self) -> str:
+        text = f"footprint {format_bytes(self.footprint_bytes)}"
+        return result_html(repr(self), text)
 
     @property
     def buffer_count(self) -> int:

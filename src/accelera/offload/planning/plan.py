@@ -13,6 +13,7 @@ from accelera.devices import Device
 from accelera.engine import cost_model, disk_rates, link_rates, memory_bytes_per_s
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
 from accelera.offload.training.activation_plan import ActivationPlan
+from accelera.result_html import MemoryBar, result_html
 from accelera.simulator import simulate
 from accelera.trace import Trace
 from accelera.units import format_bytes
@@ -200,6 +201,20 @@ class OffloadPlan:
     def moving_s(self) -> float:
         """Predicted seconds of moving a steady pass' bytes, one after the other."""
         return self.rates.moving_s(self.steady.bytes_read, self.steady.bytes_written)
+
+    def __repr__(self) -> str:
+        phase = "training" if self.train else "inference"
+        peak, limit = format_bytes(self.peak_bytes[self.tier]), format_bytes(self.budget_bytes)
+        return (
+            f"<OffloadPlan {phase} of {self.model}: peak {peak} of {limit} on {self.tier}, "
+            f"{format_bytes(self.streamed_bytes)} read per pass>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the plan without its times, for which the machine would have to be measured."""
+        lines = [self._title(), self._peak(), self._weights(), *self._saved()]
+        bar = MemoryBar("planned peak", {"blocks": self.peak_pool_bytes, **self.reserved}, self.budget_bytes)
+        return result_html(repr(self), "\n".join(lines), [bar])
 
     def explain(self) -> str:
         """Return the plan in words and numbers, for people."""
