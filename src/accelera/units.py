@@ -36,7 +36,8 @@ def parse_bytes(size: int | float | str) -> int:
     Raises
     ------
     ValueError
-        When the text is not a size, or is negative, or over 2**62 bytes.
+        When the text is not a size, or is negative, or over 2**62 bytes; a fraction such as ``0.5`` or
+        ``"50%"``, since no total is known here.
 
     Examples
     --------
@@ -58,6 +59,11 @@ def parse_bytes(size: int | float | str) -> int:
             )
         return _bounded(size, size)
     match = _SIZE.fullmatch(str(size))
+    if match is None and str(size).rstrip().endswith("%"):
+        raise ArgumentError(
+            f"[units] {shown(size, repr)} is a fraction, and the total is not known here; write for example "
+            "'512MiB'"
+        )
     if match is None:
         raise ArgumentError(f"[units] {shown(size, repr)} is not a size; write for example '512MiB' or '2GB'")
     number, unit = match.groups()
@@ -70,7 +76,12 @@ def parse_bytes(size: int | float | str) -> int:
 
 
 def _bounded(count: int | float, size: int | float | str) -> int:
-    """Return ``count`` as an integer; raises ArgumentError for one that is too large, infinity included."""
+    """Return ``count`` as an integer; raises ArgumentError if it is too large, or a fraction of a byte."""
+    if 0 < count < 1:
+        raise ArgumentError(
+            f"[units] {shown(size, repr)} is no size: it is below one byte, and the total that it could be a "
+            "fraction of is not known here; write for example '512MiB'"
+        )
     if count > _MOST:
         raise ArgumentError(
             f"[units] {shown(size, repr)} is over 2**62 bytes, 4096 PiB: no memory is that large"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelera.estimate.report import Estimate
 from accelera.extras import require
-from accelera.units import parse_bytes
+from accelera.memory import host_memory
+from accelera.units import size_of
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,8 @@ def estimate(
         returned (``for batch in batches: outputs = model(batch)``). By default in training only;
         ``Phase.outputs_bytes`` says how much that holds.
     budget
-        Memory to compare with, such as ``"16GB"``.
+        Memory to compare with, such as ``"16GB"``; a fraction such as ``"50%"`` or ``0.5`` is one of this
+        machine's memory.
 
     Returns
     -------
@@ -85,5 +87,5 @@ def estimate(
     from accelera.estimate.subject import subject_of
 
     wanted = EstimateOptions(None if dtypes is None else tuple(dtypes), train, optimizer, loss, keep_outputs)
-    budget_bytes = None if budget is None else parse_bytes(budget)
+    budget_bytes = None if budget is None else size_of(budget, lambda: host_memory().limit_bytes)
     return estimated(subject_of(model, inputs, batch, context), wanted, budget_bytes)

@@ -22,6 +22,7 @@ import numpy as np
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory import host_memory
 from accelera.result_html import result_html
+from accelera.stores.arithmetic import Arithmetic, RefusedByNumPy
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
 from accelera.stores.viewing import Key, Viewing
@@ -59,7 +60,7 @@ class Layout:
         return cls(tuple(order), itemsize, None, dense, tuple(strides))
 
 
-class Store(abc.ABC):
+class Store(Arithmetic, abc.ABC):
     """An n-dimensional array somewhere: RAM, an accelerator, a file."""
 
     shape: tuple[int, ...]
@@ -156,6 +157,20 @@ class Store(abc.ABC):
         return len(self.shape)
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError(f"[len] {self.name} has no axes, so it has no length; use its size")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """Return True, so that ``if store:`` asks for a store and not for its length."""
+        return True
+
+    @property
     def nbytes(self) -> int:
         """Logical size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
@@ -222,11 +237,7 @@ class Store(abc.ABC):
             )
         return np.asarray(array, dtype)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, *_: Any, **__: Any) -> Any:
-        raise DTypeError(
-            f"[{ufunc.__name__}] {self.name} is a store, which NumPy would load whole: write the expression "
-            "with accelera.lazy(store), or load it with np.asarray(store)"
-        )
+    __array_ufunc__ = RefusedByNumPy()
 
     def __enter__(self: AnyStore) -> AnyStore:
         return self

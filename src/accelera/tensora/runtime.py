@@ -43,10 +43,15 @@ def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
     Raises
     ------
     ValueError
-        If tensors hold more already, or it is no size.
+        If tensors hold more already, or it is no size above 0.
 
     """
-    native.set_memory_limit(0 if limit is None else units.parse_bytes(limit), str(device))
+    nbytes = None if limit is None else units.parse_bytes(limit)
+    if nbytes == 0:
+        raise ArgumentError(
+            "[set_memory_limit] limit=0 allows no tensor; give a size such as '2GiB', or None for no limit"
+        )
+    native.set_memory_limit(nbytes or 0, str(device))
 
 
 def empty_cache(device: Any = "cpu") -> None:
