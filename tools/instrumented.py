@@ -109,9 +109,11 @@ def coverage(arguments: list[str]) -> None:
     print("+", shlex.join(tests), flush=True)
     subprocess.run(tests, cwd=ROOT, check=False, env={**os.environ, **variables})
     report = folder / "coverage.json"
-    filters = ["--filter", str(ROOT / "csrc"), "--exclude-throw-branches", "--exclude-unreachable-branches"]
-    gcovr = [sys.executable, "-m", "gcovr", "--root", str(ROOT), *filters, "--json-summary", str(report)]
-    _run([*gcovr, str(folder)])
+    # Paths in some files start below csrc. Counts of inner loops exceed what gcovr takes for an overflow.
+    csrc = str(ROOT / "csrc")
+    filters = ["--filter", csrc, "--exclude-throw-branches", "--exclude-unreachable-branches"]
+    options = ["--gcov-suspicious-hits-threshold", "0", "--json-summary", str(report)]
+    _run([sys.executable, "-m", "gcovr", "--root", csrc, *filters, *options, str(folder)])
     print_coverage(json.loads(report.read_text())["files"])
 
 
