@@ -114,10 +114,11 @@ class NotebookBar(_TimedBar):
         self._show({"text/plain": line, "text/html": f"<div>{bar} {html.escape(line)}</div>"})
 
     def _show(self, formats: dict[str, str]) -> None:
-        from IPython.display import publish_display_data
+        from IPython import display
 
+        publish: Any = display.publish_display_data
         identity = {"display_id": self._display_id}
-        publish_display_data(formats, transient=identity, update=self._is_visible)
+        publish(formats, transient=identity, update=self._is_visible)
         self._is_visible = True
 
     def close(self) -> None:

@@ -308,6 +308,15 @@ def cache_folder() -> Path:
     return _START_FOLDER / Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "accelera"
 
 
+def hugging_face_cache() -> Path:
+    """Return the folder where ``huggingface_hub`` keeps repositories, as its environment variables state."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser()
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(os.environ.get("HF_HOME") or usual).expanduser() / "hub"
+
+
 def child_environment(**values: str | None) -> dict[str, str]:
     """Return this process's environment with the settings ``values``, by field name; None unsets one.
 

@@ -21,7 +21,7 @@ BUILTINS = {
     if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, Warning)
 }
 PROTOCOLS = {
-    "AttributeError": {"__getattr__", "__getattribute__", "__setattr__", "load"},
+    "AttributeError": {"__get__", "__getattr__", "__getattribute__", "__setattr__", "load"},
     "StopIteration": {"__next__"},
 }
 """Built-in exceptions that Python's own protocols require, and the functions that may raise them."""

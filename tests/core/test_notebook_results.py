@@ -27,9 +27,9 @@ def engine() -> accelera.MatrixEngine:
 
 
 def report_of_a_run() -> Any:
-    found = engine()
-    found.matmul(VALUES, VALUES.T, out=np.empty((40, 40), np.float32))
-    return found.last_report
+    matrix_engine = engine()
+    matrix_engine.matmul(VALUES, VALUES.T, out=np.empty((40, 40), np.float32))
+    return matrix_engine.last_report
 
 
 RESULTS: dict[str, Callable[[], Any]] = {

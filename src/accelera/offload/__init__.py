@@ -25,7 +25,7 @@ _FILES = {
     "Offloaded": "handle",
     "OffloadPlan": "planning.plan",
     "OffloadReport": "block_cache",
-    "OffloadedTensor": "tensor",
+    "OffloadedTensor": "dispatch",  # with the rules for operators on it
     "offload_checkpoint": "api",
     "plan_offload": "planning.planner",
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from accelera.errors import StoreError
+from accelera.settings import hugging_face_cache
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _PREFIX = "models--"
@@ -34,7 +34,7 @@ def checkpoint_folder(name: str | Path) -> Path:
         return path
     if not _REPOSITORY.fullmatch(str(name)):
         raise StoreError(f"[offload_checkpoint] {name} is no folder; give the folder of a checkpoint")
-    cache = _cache_folder()
+    cache = hugging_face_cache()
     model = cache / (_PREFIX + str(name).replace("/", "--"))
     if not model.is_dir():
         raise StoreError(
@@ -59,12 +59,3 @@ def _snapshot(model: Path) -> Path:
             f"the folder of one, or get it again with: hf download {repository}"
         )
     return snapshots[0]
-
-
-def _cache_folder() -> Path:
-    """Return the folder where ``huggingface_hub`` keeps repositories, by its environment variables."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if os.environ.get(variable):
-            return Path(os.environ[variable]).expanduser()
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
-    return Path(os.environ.get("HF_HOME") or usual).expanduser() / "hub"
