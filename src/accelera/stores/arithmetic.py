@@ -8,6 +8,9 @@ from typing import Any, final
 import numpy as np
 
 from accelera.errors import DTypeError
+from accelera.lazily import LazyModule
+
+_ENGINE = LazyModule("accelera.engine")
 
 
 @final
@@ -27,14 +30,14 @@ class RefusedByNumPy:
 def _of_numpy(store: Any, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
     """Return the array of a product, which the engine computes; refuse the other functions."""
     if function is np.matmul and method == "__call__" and not options:
-        return np.asarray(_engine().matmul(*inputs))
+        return np.asarray(_ENGINE.default_engine().matmul(*inputs))
     raise DTypeError(
         f"[{function.__name__}] {store.name} is a store, which NumPy would load whole: write the expression "
         "with accelera.lazy(store), or load it with np.asarray(store)"
     )
 
 
-class Arithmetic:
+class StoreOperations:
     """Operators and methods of arrays that read a store part by part.
 
     Results are a ``Matrix``, or a Python number for a reduction over all axes. ``accelera.MatrixEngine`` has
@@ -42,10 +45,10 @@ class Arithmetic:
     """
 
     def __matmul__(self, other: Any) -> Any:
-        return _engine().matmul(self, other)
+        return _ENGINE.default_engine().matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _engine().matmul(other, self)
+        return _ENGINE.default_engine().matmul(other, self)
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
         """Return the sum along ``axis``, an int or a tuple; over all axes by default."""
@@ -85,12 +88,5 @@ class Arithmetic:
 
 
 def _reduced(store: Any, name: str, axis: Any, keepdims: bool, **options: Any) -> Any:
-    from accelera.engine import lazy
-
-    return _engine().evaluate(getattr(lazy(store), name)(axis, keepdims=keepdims, **options))
-
-
-def _engine() -> Any:
-    from accelera.engine import default_engine
-
-    return default_engine()
+    expression = getattr(_ENGINE.lazy(store), name)(axis, keepdims=keepdims, **options)
+    return _ENGINE.default_engine().evaluate(expression)

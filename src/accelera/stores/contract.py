@@ -22,7 +22,7 @@ import numpy as np
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory import host_memory
 from accelera.result_html import result_html
-from accelera.stores.arithmetic import Arithmetic, RefusedByNumPy
+from accelera.stores.arithmetic import RefusedByNumPy, StoreOperations
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
 from accelera.stores.viewing import Key, Viewing
@@ -60,7 +60,7 @@ class Layout:
         return cls(tuple(order), itemsize, None, dense, tuple(strides))
 
 
-class Store(Arithmetic, abc.ABC):
+class Store(StoreOperations, abc.ABC):
     """An n-dimensional array somewhere: RAM, an accelerator, a file."""
 
     shape: tuple[int, ...]
