@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from accelera import MatrixEngine, open_store
 
@@ -26,7 +25,7 @@ def check(result: np.ndarray) -> None:
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     np.save(folder / "a.npy", a)
-    save_file({"left": a, "right": b}, folder / "ab.safetensors")
+    engine.copy(a, f"{folder}/a.safetensors::left")
     b.tofile(folder / "b.bin")
 
     # A path is an operand; out= is where the result goes.
@@ -34,9 +33,9 @@ with tempfile.TemporaryDirectory() as name:
     check(np.load(folder / "c.npy"))
     print(engine.last_report.table())
 
-    # A file of several arrays names one with '::'; a file without a header is described.
+    # The array of a file that can have several is named with '::'; a file without a header is described.
     right = open_store(folder / "b.bin", shape=(700, 500), dtype="float32")
-    engine.matmul(f"{folder}/ab.safetensors::left", right, out=folder / "c.bin")
+    engine.matmul(f"{folder}/a.safetensors::left", right, out=folder / "c.bin")
     check(np.fromfile(folder / "c.bin", np.float32).reshape(900, 500))
 
     # Views are read as they lie: no transposed copy is made.

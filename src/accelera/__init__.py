@@ -207,7 +207,12 @@ def __getattr__(name: str) -> Any:
     package_name = name if name in _PACKAGES else _PACKAGE_OF.get(name)
     if package_name is None:
         raise AttributeError(f"module 'accelera' has no attribute {name!r}")
-    package = importlib.import_module(f"accelera.{package_name}")
+    try:
+        package = importlib.import_module(f"accelera.{package_name}")
+    except ImportError as error:
+        from accelera.extras import stand_in
+
+        return stand_in(name, error)
     value = package if name == package_name else getattr(package, name)
     if name == package_name or name in vars(package):  # a stand-in may be replaced later
         globals()[name] = value

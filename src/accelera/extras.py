@@ -92,13 +92,15 @@ def is_installed(extra: str) -> bool:
     return all(map(is_there, EXTRAS[extra]))
 
 
-def stand_in(name: str, error: ModuleNotFoundError) -> Any:
+def stand_in(name: str, error: ImportError) -> Any:
     """Return a placeholder for a public name whose package is not installed.
 
     It can be imported, listed and tested by ``isinstance``; calling it, or taking an attribute of it, raises
     BackendMissingError. Raises ``error`` itself when the missing module is of no extra.
     """
-    missing = backend_missing(name, error)
+    missing = error if isinstance(error, BackendMissingError) else None
+    if isinstance(error, ModuleNotFoundError):
+        missing = backend_missing(name, error)
     if missing is None:
         raise error
     return _StandIn(name, (), {"__doc__": str(missing), "_message": str(missing)})

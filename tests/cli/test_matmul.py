@@ -31,8 +31,8 @@ def test_the_product_and_a_table(case: Case, run: Run) -> None:
         "evictions",
         "bytes read",
         "bytes written",
-        "stall seconds",
-        "seconds",
+        "waiting",
+        "time",
     ]
 
 

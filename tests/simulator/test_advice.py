@@ -220,7 +220,7 @@ def test_an_engine_follows_advice_to_the_byte(tmp_path: Path) -> None:
     assert (found.moved_bytes, found.peak_bytes) == (said.moved_bytes, report.peak_pool_bytes)
     rows = {name: (predicted, measured) for name, predicted, measured in report.rows()}
     assert rows["evictions"][0] == rows["evictions"][1] == str(report.evictions)
-    assert "stall seconds" in rows
+    assert "waiting" in rows
     assert report.table().startswith(f"policy {advice.policy}")
 
 
