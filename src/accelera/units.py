@@ -79,8 +79,8 @@ def _bounded(count: int | float, size: int | float | str) -> int:
     """Return ``count`` as an integer; raises ArgumentError if it is too large, or a fraction of a byte."""
     if 0 < count < 1:
         raise ArgumentError(
-            f"[units] {shown(size, repr)} is no size: it is below one byte, and the total that it could be a "
-            "fraction of is not known here; write for example '512MiB'"
+            f"[units] {shown(size, repr)} is no size: it is below 1 byte, and the total that it could be a "
+            "fraction of is not known here; give 1 byte or more, for example '512MiB'"
         )
     if count > _MOST:
         raise ArgumentError(

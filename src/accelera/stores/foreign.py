@@ -99,8 +99,10 @@ def within_small(x: Any) -> Any:
 
 def _shared_array(x: Any) -> np.ndarray[Any, Any] | None:
     """Return an array over the memory of a data frame, None if NumPy would have to copy its columns."""
-    if not hasattr(x, "__array__"):
-        return None
+    if not any(
+        _is_a(x, library, kind) for library in ("pandas", "polars") for kind in ("DataFrame", "Series")
+    ):
+        return None  # of another type: it might be loaded to find out
     try:
         array = np.array(x, copy=False)
     except (ValueError, TypeError, RuntimeError):
