@@ -1,4 +1,4 @@
-"""Types of the packages that can be called, for type checkers: each is a module and a function at once."""
+"""Types of the packages that can be called, for type checkers: each is both a module and a function."""
 
 import accelera.capture as _capture
 import accelera.estimate as _estimate

@@ -190,7 +190,7 @@ def with_progress(items: Iterable[T], total: int, name: str, *, enabled: bool) -
 
 def _in_notebook() -> bool:
     """Return whether an IPython kernel runs this process, and its display can be used."""
-    shell: Any = sys.modules.get("IPython")
-    if shell is None or "ipykernel" not in sys.modules:
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or "ipykernel" not in sys.modules:
         return False
-    return getattr(shell.get_ipython(), "kernel", None) is not None
+    return getattr(ipython.get_ipython(), "kernel", None) is not None

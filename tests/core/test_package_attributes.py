@@ -35,7 +35,7 @@ NOT_FOR_USERS = {
     "ui",
     "user_paths",
 }
-"""Modules beside the public ones; three are import paths that the founding documents name."""
+"""Modules that are not public; three are import paths from the founding documents."""
 
 
 def modules() -> list[str]:

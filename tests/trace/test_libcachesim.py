@@ -99,14 +99,14 @@ def test_a_malformed_file(tmp_path: Path, name: str, content: bytes, said: str) 
 def test_compressed_trace_equals_the_plain_one(tmp_path: Path, name: str, trace: Trace) -> None:
     if not trace.access_count:
         return
-    compressed, plain = tmp_path / name, tmp_path / name[: -len(".zst")]
+    compressed, uncompressed = tmp_path / name, tmp_path / name[: -len(".zst")]
     write_trace(trace, compressed)
-    write_trace(trace, plain)
+    write_trace(trace, uncompressed)
     assert compressed.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
-    expected, actual = read_trace(plain), read_trace(compressed)
+    expected, actual = read_trace(uncompressed), read_trace(compressed)
     np.testing.assert_array_equal(actual.buffer, expected.buffer)
     np.testing.assert_array_equal(actual.size_bytes, expected.size_bytes)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([compressed.name, plain.name])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([compressed.name, uncompressed.name])
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

@@ -234,8 +234,8 @@ class Advice:
         )
 
     def _repr_html_(self) -> str:
-        kept = {each.name: each.size_bytes for each in self.resident}
-        bars = [MemoryBar("kept in memory throughout", kept, self.capacity_bytes)] if kept else []
+        sizes = {buffer.name: buffer.size_bytes for buffer in self.resident}
+        bars = [MemoryBar("always in memory", sizes, self.capacity_bytes)] if sizes else []
         return result_html(repr(self), self.table(), bars)
 
     def ranked(self, policy: str) -> Ranked:

@@ -97,11 +97,11 @@ def _read(module: Any, path: Path) -> Trace:
 
 
 def _read_compressed(module: Any, path: Path) -> Trace:
-    with decompressed(path) as plain:
+    with decompressed(path) as uncompressed:
         try:
-            return _read(module, plain)
+            return _read(module, uncompressed)
         except TraceFormatError as error:
-            raise TraceFormatError(str(error).replace(str(plain), str(path))) from error
+            raise TraceFormatError(str(error).replace(str(uncompressed), str(path))) from error
 
 
 def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None = None) -> None:
@@ -137,12 +137,12 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
         if not is_compressed(place):
             module.write(trace, partial)
             return
-        plain = partial.with_name(f"{partial.name}.plain")
+        uncompressed = partial.with_name(f"{partial.name}.uncompressed")
         try:
-            module.write(trace, plain)
-            compress(plain, partial)
+            module.write(trace, uncompressed)
+            compress(uncompressed, partial)
         finally:
-            plain.unlink(missing_ok=True)
+            uncompressed.unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -30,10 +30,10 @@ def decompressed(path: Path) -> Iterator[Path]:
     import pyarrow
 
     with tempfile.TemporaryDirectory(prefix="accelera-trace-") as folder:
-        plain = Path(folder) / path.stem
+        target = Path(folder) / path.stem
         try:
-            with pyarrow.input_stream(path, compression="zstd") as source, plain.open("wb") as target:
-                shutil.copyfileobj(source, target, _BUFFER_BYTES)
+            with pyarrow.input_stream(path, compression="zstd") as source, target.open("wb") as output:
+                shutil.copyfileobj(source, output, _BUFFER_BYTES)
         except OSError as error:
             if error.errno is not None:  # of the file system
                 raise
@@ -41,12 +41,12 @@ def decompressed(path: Path) -> Iterator[Path]:
                 f"[read_trace] {path} is no complete Zstandard file: {error}; get it again, or decompress it "
                 "with zstd -d to see which part is readable"
             ) from error
-        yield plain
+        yield target
 
 
 def compress(source: Path, target: Path) -> None:
     """Write the contents of ``source``, compressed, to ``target``."""
     import pyarrow
 
-    with source.open("rb") as plain, pyarrow.output_stream(target, compression="zstd") as stream:
-        shutil.copyfileobj(plain, stream, _BUFFER_BYTES)
+    with source.open("rb") as content, pyarrow.output_stream(target, compression="zstd") as stream:
+        shutil.copyfileobj(content, stream, _BUFFER_BYTES)
