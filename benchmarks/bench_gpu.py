@@ -20,7 +20,7 @@ import torch
 from accelera import MatrixEngine
 from accelera.devices.torch_device import TorchDevice
 from accelera.engine import cost_model, link_rates
-from accelera.errors import ArgumentError
+from accelera.errors import StateError
 from accelera.execution import (
     ExecutionStrategy,
     Kernel,
@@ -109,7 +109,7 @@ def halves(device: str, small: bool) -> dict[str, Any]:
         seconds = _best_s(lambda a=a, budget=budget: engine.matmul(a, a, budget=budget), device, rounds=2)
         try:
             report = engine.last_report
-        except ArgumentError:  # small products are computed without a plan
+        except StateError:  # small products are computed without a plan
             report = None
         there = a.to(device)
         resident = _best_s(_product(there, torch.empty_like(there)), device)

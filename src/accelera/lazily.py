@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelera.errors import BackendMissingError
 from accelera.extras import stand_in
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 
 class LazyModule:
@@ -77,8 +79,10 @@ def make_callable(package: str, function: str) -> None:
             return getattr(self, function)(*args, **kwargs)
 
         @property
-        def __signature__(self) -> inspect.Signature:
+        def __signature__(self) -> Signature:
             """Signature of the function, which help() and editors show."""
+            import inspect
+
             return inspect.signature(getattr(self, function))
 
         def __reduce__(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice
-from accelera.errors import BudgetExceededError, DeviceError
+from accelera.errors import BudgetExceededError, DeviceError, StateError
 from accelera.stores import open_store
 from tests.planned import matmul
 
@@ -128,7 +128,7 @@ def test_fallbacks_below_the_threshold(fallback, device_name, steps):
     )
     np.testing.assert_array_equal(engine.matmul(A, B).numpy(), PRODUCT)
     if device_name is None:
-        with pytest.raises(acc.ArgumentError, match="has not run a plan"):
+        with pytest.raises(StateError, match="has not run a plan"):
             _ = engine.last_report
         assert device.report().computations == 0
     else:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import accelera as acc
 from accelera.engine import default_engine, incore, set_default_engine
-from accelera.errors import BudgetExceededError, DTypeError, ShapeError, UnknownNameError
+from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StateError, UnknownNameError
 
 RNG = np.random.default_rng(5)
 A = RNG.standard_normal((50, 30)).astype(np.float32)
@@ -164,7 +164,7 @@ def test_a_strategy_of_ones_own_is_used_though_the_product_fits(engine):
 def test_a_named_strategy_cuts_only_where_needed(engine):
     engine.chunking_strategy = "row"
     engine.matmul(A, B, chunk_strategy="tile")
-    with pytest.raises(acc.ArgumentError, match="has not run a plan"):
+    with pytest.raises(StateError, match="has not run a plan"):
         _ = engine.last_report
 
 

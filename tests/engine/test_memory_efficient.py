@@ -4,7 +4,7 @@ import torch
 
 import accelera as acc
 from accelera.engine.routing import GIB
-from accelera.errors import ArgumentError, BudgetExceededError, UnknownNameError
+from accelera.errors import BudgetExceededError, StateError, UnknownNameError
 from accelera.memory_efficient_engine import MemoryEfficientEngine
 
 RNG = np.random.default_rng(8)
@@ -49,7 +49,7 @@ def test_default_chunks_are_a_thousand_rows():
 def test_the_cpu_fallback_is_direct():
     engine = MemoryEfficientEngine(0.01, fallback_strategy="cpu")
     engine.matmul(A, B)
-    with pytest.raises(ArgumentError, match="has not run a plan"):
+    with pytest.raises(StateError, match="has not run a plan"):
         _ = engine.last_report
 
 

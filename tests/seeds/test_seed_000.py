@@ -7,6 +7,7 @@ import torch
 import accelera as acc
 from accelera.devices import SimulatedDevice
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, TINY_THRESHOLD_GB
+from accelera.errors import StateError
 
 RNG = np.random.default_rng(0)
 A = RNG.integers(-9, 10, (2300, 40)).astype(np.float32)
@@ -134,7 +135,7 @@ def test_memory_calculation_knows_the_element_size(dtype, needed_bytes):
 def test_normal_processing_is_direct_when_it_fits():
     engine = acc.MemoryEfficientEngine(memory_threshold_gb=1.0)
     product_of(engine)
-    with pytest.raises(acc.ArgumentError, match="has not run a plan"):
+    with pytest.raises(StateError, match="has not run a plan"):
         _ = engine.last_report
 
 

@@ -35,7 +35,7 @@ from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunObserver, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
-from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError, StateError
 from accelera.extras import is_loaded
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget, Hierarchy, MemoryManager, Tier
@@ -124,12 +124,12 @@ class BaseEngine(Operations):
     def last_report(self) -> RunReport:
         """Report of the latest operation that followed a plan.
 
-        Raises ArgumentError before the first one.
+        Raises StateError before the first one.
         """
         if self._last_report is None:
-            raise ArgumentError(
-                "[last_report] this engine has not run a plan yet; operations on files, or with out= or "
-                "budget=, follow one"
+            raise StateError(
+                "[last_report] this engine has not run a plan yet, and operands that fit in memory are computed "
+                "without one; operations on files, or with out=, follow a plan"
             )
         return self._last_report
 
