@@ -154,7 +154,7 @@ SETTINGS = (
         "direct_io",
         "auto",
         _one_of(get_args(DirectIO)),
-        "auto, always, never or log",
+        "auto, always or never",
         "Whether files are read and written past the page cache.",
     ),
     Setting(

@@ -128,8 +128,8 @@ class BaseEngine(Operations):
         """
         if self._last_report is None:
             raise StateError(
-                "[last_report] this engine has not run a plan yet, and operands that fit in memory are computed "
-                "without one; operations on files, or with out=, follow a plan"
+                "[last_report] this engine has not run a plan yet: operands that fit in memory are computed "
+                "without one; use files, or out="
             )
         return self._last_report
 

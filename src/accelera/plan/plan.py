@@ -290,16 +290,19 @@ class Plan:
         return self.moved_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
 
     def __repr__(self) -> str:
-        ram = self.peak_bytes.get(self.tier, self.peak_bytes["ram"])
+        peak = format_bytes(self.peak_bytes.get(self.tier, self.peak_bytes["ram"]))
         limit = "" if self.budget_bytes is None else f" of {format_bytes(self.budget_bytes)}"
         return (
-            f"<Plan {self.operation}: {self.schedule}, peak {format_bytes(ram)}{limit} on {self.tier}, "
+            f"<Plan {self.operation}: {self.schedule}, peak {peak}{limit} on {self.tier}, "
             f"{format_bytes(self.moved_bytes)} moved, {format_seconds(self.forecast.seconds)}>"
         )
 
     def _repr_html_(self) -> str:
-        parts = {"blocks": self.forecast.peak_pool_bytes, **self.reserved}
-        return result_html(repr(self), self.explain(), [MemoryBar("planned peak", parts, self.budget_bytes)])
+        parts = {"blocks": self.forecast.peak_pool_bytes}
+        if self.tier == "ram":
+            parts |= self.reserved
+        bar = MemoryBar(f"planned peak of {self.tier}", parts, self.budget_bytes)
+        return result_html(repr(self), self.explain(), [bar])
 
     def explain(self) -> str:
         """Return the plan in some fifteen lines of words and numbers, for people."""

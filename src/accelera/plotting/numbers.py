@@ -71,7 +71,14 @@ def format_size(count: float) -> str:
     >>> format_size(0)
     '0 B'
     """
-    return _format(count, _SIZES)
+    if not count:
+        return "0 B"
+    scale = size_scale(count)
+    scaled = count / scale.factor
+    if scale.unit == "B":
+        return f"{round(scaled)} B"
+    decimals = 2 if abs(scaled) < 0.95 else 1 if abs(scaled) < 99.95 else 0
+    return f"{scaled:.{decimals}f} {scale.unit}"
 
 
 def format_budget(count: float) -> str:
@@ -101,19 +108,6 @@ def format_share(share: float) -> str:
     """Return a share of one as percent: ``78 %``."""
     percent = 100 * share
     return f"{percent:.1f} %" if 0 < percent < 10 or 99 < percent < 100 else f"{percent:.0f} %"
-
-
-def _format(value: float, units: Sequence[tuple[str, float]]) -> str:
-    if not value:
-        return f"0 {units[0][0] if units is _SIZES else 's'}"
-    scale = _scale(value, units)
-    scaled = value / scale.factor
-    if scale.unit == "B":
-        return f"{round(scaled)} B"
-    decimals = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
-    if units is _SIZES and decimals == 2:
-        decimals = 1 if abs(scaled) >= 0.95 else 2
-    return f"{scaled:.{decimals}f} {scale.unit}"
 
 
 @dataclass(frozen=True)

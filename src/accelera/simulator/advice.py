@@ -226,12 +226,13 @@ class Advice:
     """The findings, one sentence each."""
 
     def __repr__(self) -> str:
-        best = self.ranked(self.policy)
+        effects = [
+            f" moves {format_bytes(row.moved_bytes)}, waits {format_seconds(row.stall_s)}"
+            for row in self.ranking
+            if row.policy == self.policy
+        ]
         causal = "" if self.causal_policy == self.policy else f"; without the future: {self.causal_policy}"
-        return (
-            f"<Advice at {format_bytes(self.capacity_bytes)}: {self.policy} moves "
-            f"{format_bytes(best.moved_bytes)}, waits {format_seconds(best.stall_s)}{causal}>"
-        )
+        return f"<Advice at {format_bytes(self.capacity_bytes)}: {self.policy}{''.join(effects)}{causal}>"
 
     def _repr_html_(self) -> str:
         sizes = {buffer.name: buffer.size_bytes for buffer in self.resident}
