@@ -54,7 +54,7 @@ def test_all_is_every_extra() -> None:
 def test_the_error_names_operation_package_and_extra() -> None:
     with (
         pytest.raises(
-            BackendMissingError, match=re.escape("[op] needs ray; pip install 'accelera[ray]', or not")
+            BackendMissingError, match=re.escape("[op] needs ray; pip install 'accelera-engine[ray]', or not")
         ),
         needed_for("op", "or not"),
     ):
@@ -69,7 +69,7 @@ def test_the_error_names_operation_package_and_extra() -> None:
 def test_require_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accelera.extras.find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(
-        BackendMissingError, match=re.escape("[op] needs torch; pip install 'accelera[torch]'")
+        BackendMissingError, match=re.escape("[op] needs torch; pip install 'accelera-engine[torch]'")
     ):
         require("op", "pandas", "torch")
 
@@ -77,8 +77,8 @@ def test_require_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stand_in_passes_where_nothing_is_done_with_it() -> None:
     thing: Any = stand_in("Thing", ModuleNotFoundError(name="torch"))
     assert not isinstance(3, thing)
-    assert "accelera[torch]" in repr(thing)
-    assert "accelera[torch]" in thing.__doc__
+    assert "accelera-engine[torch]" in repr(thing)
+    assert "accelera-engine[torch]" in thing.__doc__
     assert not hasattr(thing, "__wrapped__")
     for use in (thing, lambda: thing.method):
         with pytest.raises(BackendMissingError, match=r"\[Thing\] needs torch"):
