@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.units import parse_bytes
+from accelera.units import parse_limit
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class Hierarchy:
         >>> [tier.name for tier in Hierarchy.of("512MiB")]
         ['memory', 'home']
         """
-        memory = Tier("memory", parse_bytes(capacity), float("inf"))
+        memory = Tier("memory", parse_limit("Hierarchy.of", capacity), float("inf"))
         return cls((memory, Tier("home", UNBOUNDED_BYTES, bandwidth_bytes_per_s)))
 
     def with_capacity(self, capacity: int | str) -> Hierarchy:
         """Return the same machine with another capacity of its first tier."""
-        first = replace(self.tiers[0], capacity_bytes=parse_bytes(capacity))
+        first = replace(self.tiers[0], capacity_bytes=parse_limit("with_capacity", capacity))
         return replace(self, tiers=(first, *self.tiers[1:]))
 
     def __iter__(self) -> Iterator[Tier]:

@@ -7,7 +7,7 @@ import numpy as np
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
 from accelera.trace import Occupancy, Trace
-from accelera.units import parse_bytes, size_of
+from accelera.units import parse_limit
 
 GB, TB = 10**9, 10**12
 
@@ -70,9 +70,11 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
         return HIERARCHIES[given.lower()]
     if not isinstance(given, (int, float, str, np.number)):
         kind = type(given).__name__
-        raise ArgumentError(f"[hierarchy] {kind} is no hierarchy; give one, a preset's name or a capacity")
+        raise ArgumentError(
+            f"[hierarchy] {kind} is no hierarchy; give one, a preset's name, or a capacity such as '512MiB'"
+        )
     try:
-        return Hierarchy.of(parse_bytes(given) if trace is None else capacity_of(given, trace))
+        return Hierarchy.of(parse_limit("hierarchy", given) if trace is None else capacity_of(given, trace))
     except ValueError:
         if isinstance(given, str) and not given[:1].isdigit():
             raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
@@ -88,4 +90,4 @@ def capacity_of(amount: int | float | str, trace: Trace) -> int:
     >>> capacity_of("50%", whole), capacity_of(0.5, whole), capacity_of("1kB", whole), capacity_of(1, whole)
     (500, 500, 1000, 1)
     """
-    return size_of(amount, lambda: Occupancy(trace).peak_bytes)
+    return parse_limit("capacity", amount, lambda: Occupancy(trace).peak_bytes)
