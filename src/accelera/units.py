@@ -159,7 +159,7 @@ def parse_limit(op: str, limit: object, total: Callable[[], int] | None = None) 
         fraction = _fraction(limit)
         nbytes = _whole_bytes(limit) if fraction is None else None
     except ArgumentError as error:
-        problem = str(error).removeprefix("[units] ").partition("; write")[0]
+        problem = re.split(r"; (?:write|give) ", str(error).removeprefix("[units] "))[0]
         raise ArgumentError(f"[{op}] {problem}; {_EXAMPLES}") from None
     if nbytes is None:
         if total is None:
@@ -178,9 +178,10 @@ def _fraction(limit: object) -> float | None:
     if isinstance(limit, str):
         fraction = parse_share(limit)
         return fraction if isinstance(fraction, float) else None
-    if isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < limit <= 1:
-        return float(limit)
-    return None
+    if not isinstance(limit, numbers.Real) or isinstance(limit, numbers.Integral):
+        return None
+    fraction = float(limit)
+    return fraction if 0 < fraction <= 1 else None
 
 
 def _whole_bytes(limit: object) -> int:

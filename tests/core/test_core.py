@@ -18,7 +18,7 @@ from tests.architecture.repository import ROOT, packages
 
 RunCore = Callable[..., Any]
 PROGRAMS = Path(__file__).parent / "programs"
-NEEDS = re.compile(r"\[[\w .]+\] needs (\w+); pip install 'accelera\[(\w+)\]'")
+NEEDS = re.compile(r"\[[\w .]+\] needs (\w+); pip install 'accelera-engine\[(\w+)\]'")
 
 
 def passes(run_core: RunCore, program: str, *words: str) -> list[str]:

@@ -103,11 +103,11 @@ def test_a_name_is_looked_for_again_once_its_package_is_there(monkeypatch: pytes
 
 
 def test_the_pages_list_the_core_and_the_extras() -> None:
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     declared = optional_requirements()
     for extra in declared.keys() - {"bench", "dev"}:
         assert f"| `{extra}` |" in page
-    listed = page.split("The core brings ")[1].split(". ")[0]
+    listed = page.split("The core installs ")[1].split(". ")[0]
     assert {canonicalize_name(name) for name in re.findall(r"`(\w+)`", listed)} == CORE
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     usual = declared.keys() - {"bench", "dev", "service", "ui"}
