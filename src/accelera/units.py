@@ -169,7 +169,9 @@ def parse_limit(op: str, limit: object, total: Callable[[], int] | None = None) 
         assert fraction is not None
         nbytes = int(fraction * total())
     if nbytes < 1:
-        raise ArgumentError(f"[{op}] {shown(limit, repr)} leaves no memory; {_EXAMPLES}")
+        raise ArgumentError(
+            f"[{op}] {shown(limit, repr)} leaves no memory; give 1 byte or more, for example '512MiB'"
+        )
     return nbytes
 
 

@@ -46,7 +46,6 @@ WITHOUT_TOTAL: dict[str, Callable[[Any], Any]] = {
     "TorchDeviceExecutor": lambda limit: TorchDeviceExecutor("cpu", budget=limit),
     "StrategyManager": lambda limit: accelera.StrategyManager(budget=limit),
     "Hierarchy.of": lambda limit: Hierarchy.of(limit),
-    "with_capacity": lambda limit: Hierarchy.of("1GiB").with_capacity(limit),
 }
 FUNCTIONS = WITH_TOTAL | WITHOUT_TOTAL
 SIZES = ["8GiB", "8 GB", "8192MiB", "8e9", str(8 << 30), 8 << 30, np.int64(8 << 30), float(8 << 30)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.units import parse_limit
+from accelera.units import parse_bytes, parse_limit
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Hierarchy:
         return cls((memory, Tier("home", UNBOUNDED_BYTES, bandwidth_bytes_per_s)))
 
     def with_capacity(self, capacity: int | str) -> Hierarchy:
-        """Return the same machine with another capacity of its first tier."""
-        first = replace(self.tiers[0], capacity_bytes=parse_limit("with_capacity", capacity))
+        """Return the same machine with another capacity of its first tier, which may be 0."""
+        first = replace(self.tiers[0], capacity_bytes=parse_bytes(capacity))
         return replace(self, tiers=(first, *self.tiers[1:]))
 
     def __iter__(self) -> Iterator[Tier]:
