@@ -31,7 +31,6 @@ def accelera(folder: Path, budget: int, device: str) -> Work:
     def work() -> dict[str, Any]:
         engine.matmul(folder / "A.npy", folder / "B.npy", out=folder / "C.npy", budget=budget)
         report = engine.last_report
-        assert report is not None
         return {
             "planned_bytes": report.plan.moved_bytes,
             "moved_bytes": report.moved_bytes,
