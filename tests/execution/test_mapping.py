@@ -202,7 +202,7 @@ def test_what_things_print_is_short(manager: StrategyManager) -> None:
 
     result = manager.execute(range(500), fails, on_error="collect")
     assert repr(result).startswith("<ExecutionResult: 500 outputs, CpuOnly, ")
-    assert repr(result).endswith(" s, 1 failed, cpu: 500 tasks>")
+    assert repr(result).endswith("s, 1 failed, cpu: 500 tasks>")
     stopped = threading.Event()
     stopped.set()
     cancelled = manager.execute(range(5), fails, cancel=stopped)
