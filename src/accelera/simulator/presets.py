@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 
 from accelera.errors import ArgumentError, UnknownNameError
@@ -84,10 +86,12 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
 def capacity_of(amount: int | float | str, trace: Trace) -> int:
     """Return a capacity in bytes; ``"50%"`` and floats up to 1 are shares of the peak of ``trace``.
 
-    Raises ValueError for what is neither a size nor a share.
+    The integer 0 is a memory that holds nothing. Raises ArgumentError for what is neither a size nor a share.
 
     >>> whole = Trace.from_arrays([0, 1], 500)
     >>> capacity_of("50%", whole), capacity_of(0.5, whole), capacity_of("1kB", whole), capacity_of(1, whole)
     (500, 500, 1000, 1)
     """
+    if isinstance(amount, numbers.Integral) and amount == 0 and not isinstance(amount, bool):
+        return 0  # a memory that holds nothing can be simulated
     return parse_limit("capacity", amount, lambda: Occupancy(trace).peak_bytes)
