@@ -15,7 +15,6 @@ import accelera.tensora as ts
 from accelera.devices import SimulatedDevice
 from accelera.errors import ArgumentError, BudgetExceededError, UnknownNameError
 from accelera.execution import SimulatedExecutor, TorchDeviceExecutor
-from accelera.memory import Hierarchy
 from accelera.units import parse_limit
 
 TRACE = accelera.generate_synthetic_trace("MLP", num_layers=2, batch_size=2, mode="training")
@@ -45,7 +44,6 @@ WITHOUT_TOTAL: dict[str, Callable[[Any], Any]] = {
     "SimulatedExecutor": lambda limit: SimulatedExecutor(limit),
     "TorchDeviceExecutor": lambda limit: TorchDeviceExecutor("cpu", budget=limit),
     "StrategyManager": lambda limit: accelera.StrategyManager(budget=limit),
-    "Hierarchy.of": lambda limit: Hierarchy.of(limit),
 }
 FUNCTIONS = WITH_TOTAL | WITHOUT_TOTAL
 SIZES = ["8GiB", "8 GB", "8192MiB", "8e9", str(8 << 30), 8 << 30, np.int64(8 << 30), float(8 << 30)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.units import parse_bytes, parse_limit
+from accelera.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Hierarchy:
         >>> [tier.name for tier in Hierarchy.of("512MiB")]
         ['memory', 'home']
         """
-        memory = Tier("memory", parse_limit("Hierarchy.of", capacity), float("inf"))
+        memory = Tier("memory", parse_bytes(capacity), float("inf"))
         return cls((memory, Tier("home", UNBOUNDED_BYTES, bandwidth_bytes_per_s)))
 
     def with_capacity(self, capacity: int | str) -> Hierarchy:

@@ -94,4 +94,5 @@ def capacity_of(amount: int | float | str, trace: Trace) -> int:
     """
     if isinstance(amount, numbers.Integral) and amount == 0 and not isinstance(amount, bool):
         return 0  # a memory that holds nothing can be simulated
-    return parse_limit("capacity", amount, lambda: Occupancy(trace).peak_bytes)
+    # Of a trace without bytes, every capacity holds everything.
+    return parse_limit("capacity", amount, lambda: Occupancy(trace).peak_bytes or 1 << 20)
