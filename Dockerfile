@@ -13,7 +13,7 @@ FROM python:3.12-slim-bookworm
 # Captures, estimates and plans of models need torch and transformers too: EXTRAS=service,ui,torch,llm
 ARG EXTRAS=service,ui
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(echo /wheels/accelera-*.whl)[${EXTRAS}]" \
+RUN pip install --no-cache-dir "$(echo /wheels/accelera_engine-*.whl)[${EXTRAS}]" \
     && useradd --home-dir /data --create-home --uid 1000 accelera
 USER 1000
 WORKDIR /data

@@ -245,7 +245,7 @@ def main(name: str, model: str, *options: str) -> None:
     step = CONTENDERS[name](MODELS[model](small="--small" in options))
     losses = [step() for _ in range(FIRST_STEPS)]
     library = name.partition(".")[0]
-    package = {"tensora": "accelera"}.get(library, library)
+    package = {"tensora": "accelera-engine"}.get(library, library)
     tell({"losses": losses, "version": importlib.metadata.version(package)})
     for _ in sys.stdin:
         tell(turn(step, 0.0 if "--small" in options else TURN_S))

@@ -1,12 +1,14 @@
 """Matrix work in less memory than it needs: plan first, then run inside a hard budget.
 
-Everything below is loaded when it is first named; ``import accelera`` itself loads nothing else.
+Everything below is loaded when it is first named; ``import accelera`` itself loads no package.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from accelera.distribution import warn_of_conflict
 
 if TYPE_CHECKING:
     from accelera import _package_types
@@ -221,3 +223,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_PACKAGES})
+
+
+warn_of_conflict()

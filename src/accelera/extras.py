@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
 
+from accelera.distribution import install_command
 from accelera.errors import BackendMissingError
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,8 +56,8 @@ def needed_for(op: str, otherwise: str = "") -> Iterator[None]:
     Raises
     ------
     BackendMissingError
-        A package of an extra is absent: ``[op] needs torch; pip install 'accelera[torch]'``. Other import
-        errors pass unchanged.
+        A package of an extra is absent: ``[op] needs torch; pip install
+        'accelera-engine[torch]'``. Other import errors pass unchanged.
     """
     try:
         yield
@@ -125,7 +126,7 @@ class _StandIn(type):
 
 def _remedy(op: str, module: str, otherwise: str) -> str:
     also = f", {otherwise}" if otherwise else ""
-    return f"[{op}] needs {module}; pip install 'accelera[{_EXTRA_OF[module]}]'{also}"
+    return f"[{op}] needs {module}; {install_command(_EXTRA_OF[module])}{also}"
 
 
 def is_loaded(module: str) -> bool:

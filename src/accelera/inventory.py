@@ -16,6 +16,7 @@ from typing import Any
 from accelera import __version__
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.devices.torch_shim import shim_for
+from accelera.distribution import conflict, install_command
 from accelera.execution import HardwareCapabilities, StrategyManager
 from accelera.extras import EXTRAS, is_installed, is_there
 from accelera.memory import Budget, MemoryManager, host_memory
@@ -44,6 +45,7 @@ def facts() -> dict[str, Any]:
         "tiers": list(_tiers(device)),
         "compiled": _compiled(),
         "interception": _interception(),
+        "conflict": conflict(),
         "packages": {name: metadata.version(name) for name in _PACKAGES if is_there(name)},
         "extras": {extra: is_installed(extra) for extra in EXTRAS},
         "settings": list(_settings()),
@@ -149,7 +151,7 @@ def _compiled() -> dict[str, bool]:
 def _interception() -> dict[str, Any]:
     """Return how calls of torch are caught, and which operators' small calls are answered in C++."""
     if not is_there("torch"):
-        why = "torch is not installed; pip install 'accelera[torch]'"
+        why = f"torch is not installed; {install_command('torch')}"
         return {"tier": "none", "why": why, "compiled": []}
     shim = _shim_found()
     if shim is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ _SECONDS_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 _MOST = 2**62
 """No memory is larger, and sums of two such sizes still are 64-bit integers."""
+
+_EXAMPLES = "write for example '512MiB', '2GB' or a number of bytes"
 
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -123,20 +126,80 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def size_of(amount: int | float | str, whole_bytes: Callable[[], int]) -> int:
-    """Return an amount of memory in bytes, a share as its part of ``whole_bytes()``.
+def parse_limit(op: str, limit: object, total: Callable[[], int] | None = None) -> int:
+    """Return a limit of memory as a positive number of bytes.
 
-    Shares are texts such as ``"50%"`` or ``"0.5"``, and floats up to 1. The whole is asked for only then.
+    Every function, option and variable that limits memory reads it by this function: whole bytes, text such
+    as ``"512MiB"`` or ``"2GB"``, or a fraction of a total: ``"50%"``, ``"0.5"`` or a float up to 1.
 
-    Raises ValueError for what is neither a size nor a share.
+    Parameters
+    ----------
+    op
+        Name of the operation, for messages.
+    limit
+        The limit as the caller wrote it.
+    total
+        Returns the bytes that a fraction refers to; called for fractions only. None refuses fractions.
 
-    >>> size_of("50%", lambda: 1000), size_of(0.5, lambda: 1000), size_of("1kB", lambda: 10)
-    (500, 500, 1000)
+    Raises
+    ------
+    ArgumentError
+        The limit is no size, is not above 0, is not finite, or is a fraction where no total is known.
+
+    Examples
+    --------
+    >>> parse_limit("budget", "1kB"), parse_limit("budget", 0.5, lambda: 1000)
+    (1000, 500)
+    >>> parse_limit("budget", "50%")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    accelera.errors.ArgumentError: [budget] '50%' is a fraction, and its total is not known here; ...
     """
-    parsed = parse_share(amount) if isinstance(amount, str) else amount
-    if isinstance(parsed, float) and 0 < parsed <= 1:
-        return int(parsed * whole_bytes())
-    return parse_bytes(parsed)
+    try:
+        fraction = _fraction(limit)
+        nbytes = _whole_bytes(limit) if fraction is None else None
+    except ArgumentError as error:
+        problem = re.split(r"; (?:write|give) ", str(error).removeprefix("[units] "))[0]
+        raise ArgumentError(f"[{op}] {problem}; {_EXAMPLES}") from None
+    if nbytes is None:
+        if total is None:
+            raise ArgumentError(
+                f"[{op}] {shown(limit, repr)} is a fraction, and its total is not known here; {_EXAMPLES}"
+            )
+        assert fraction is not None
+        nbytes = int(fraction * total())
+    if nbytes < 1:
+        raise ArgumentError(
+            f"[{op}] {shown(limit, repr)} leaves no memory; give 1 byte or more, for example '512MiB'"
+        )
+    return nbytes
+
+
+def _fraction(limit: object) -> float | None:
+    """Return the fraction that ``limit`` is; None for a size, or for what is neither."""
+    if isinstance(limit, str):
+        fraction = parse_share(limit)
+        return fraction if isinstance(fraction, float) else None
+    if not isinstance(limit, numbers.Real) or isinstance(limit, numbers.Integral):
+        return None
+    fraction = float(limit)
+    return fraction if 0 < fraction <= 1 else None
+
+
+def _whole_bytes(limit: object) -> int:
+    """Return the bytes of a size that is no fraction."""
+    if isinstance(limit, str):
+        return parse_bytes(limit)
+    if isinstance(limit, bool) or not isinstance(limit, numbers.Real):
+        raise ArgumentError(
+            f"[units] {shown(limit, repr)} is a {type(limit).__name__}, and no size; {_EXAMPLES}"
+        )
+    if isinstance(limit, numbers.Integral):
+        return parse_bytes(int(limit))
+    size = float(limit)
+    if math.isfinite(size) and not size.is_integer():
+        raise ArgumentError(f"[units] {shown(limit, repr)} is no whole number of bytes; {_EXAMPLES}")
+    return parse_bytes(size)
 
 
 def format_seconds(seconds: float) -> str:

@@ -101,10 +101,10 @@ def measured_comparisons() -> dict[str, list[str]]:
     less, checkpoints = steps["offloaded 4"], steps["checkpointing"]
     added = saved("interception")["added_ns"]["torch.mm"]
     ratios = [row["ratio"] for row in saved("cache")["rows"]]
-    tiny, loops = (saved("executors")["cases"][case]["seconds"] for case in ("tiny", "loops"))
     return {
         "NumPy: load, multiply, save": product("numpy-whole-job"),
-        "dask · Cubed": [*product("dask"), *product("cubed")],
+        "dask": product("dask"),
+        "Cubed": product("cubed"),
         "`accelerate` `disk_offload`": [
             f"{passes['accelera', rows] / passes['accelerate disk_offload', rows]:.2f} ×" for rows in (1, 64)
         ],
@@ -116,10 +116,6 @@ def measured_comparisons() -> dict[str, list[str]]:
             f"{added[way] / added['alone'] * 100:.0f} %" for way in ("shim", "TorchDispatchMode")
         ],
         "libCacheSim": [f"{min(ratios):.0f} to {max(ratios):.0f} ×"],
-        "`ThreadPoolExecutor` · joblib": [
-            f"{tiny['accelera'] / tiny['ThreadPoolExecutor']:.3f} ×",
-            f"{loops['accelera'] / loops['joblib']:.2f} ×",
-        ],
     }
 
 

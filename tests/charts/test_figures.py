@@ -64,7 +64,7 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match="take 'png' or 'svg'"):
         figure_bytes(found, "policies", "pdf")  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(BackendMissingError, match=r"accelera\[plot\]"):
+    with pytest.raises(BackendMissingError, match=r"accelera-engine\[plot\]"):
         figure_bytes(found, "policies")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import accelera
+from accelera.distribution import DISTRIBUTION
 from accelera.execution import HardwareCapabilities
 from accelera.memory import HostMemory
 from accelera.settings import SETTINGS
@@ -49,7 +50,7 @@ def test_batches_run_where_a_manager_would_run_them(run: Run, monkeypatch: pytes
 def test_extras_are_those_of_the_package(run: Run) -> None:
     """Each is there when everything is that the package's metadata asks for it."""
     wanted: dict[str, list[str]] = {}
-    for requirement in metadata.requires("accelera") or ():
+    for requirement in metadata.requires(DISTRIBUTION) or ():
         if found := re.match(r"([\w-]+).*extra == ['\"](\w+)", requirement):
             wanted.setdefault(found[2], []).append(found[1])
     installed = {_plain(each.name) for each in metadata.distributions()}

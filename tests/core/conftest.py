@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from accelera.distribution import DISTRIBUTION
 from tests.core.environment import closure, core_requirements, make_environment
 
 Ran = subprocess.CompletedProcess[str]
@@ -19,7 +20,7 @@ RunCore = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an environment with the core dependencies and this build of Accelera."""
-    installed = [*closure(core_requirements()).values(), metadata.distribution("accelera")]
+    installed = [*closure(core_requirements()).values(), metadata.distribution(DISTRIBUTION)]
     return make_environment(tmp_path_factory.mktemp("core") / "venv", installed)
 
 

@@ -31,7 +31,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def core_requirements() -> list[str]:
-    """Return what ``pip install accelera`` installs besides, as it is written."""
+    """Return what ``pip install accelera-engine`` installs besides, as it is written."""
     return list(pyproject()["project"]["dependencies"])
 
 

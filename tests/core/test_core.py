@@ -18,7 +18,7 @@ from tests.architecture.repository import ROOT, packages
 
 RunCore = Callable[..., Any]
 PROGRAMS = Path(__file__).parent / "programs"
-NEEDS = re.compile(r"\[[\w .]+\] needs (\w+); pip install 'accelera\[(\w+)\]'")
+NEEDS = re.compile(r"\[[\w .]+\] needs (\w+); pip install 'accelera-engine\[(\w+)\]'")
 
 
 def passes(run_core: RunCore, program: str, *words: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_every_public_name_can_be_had_and_says_what_it_needs(run_core: RunCore) 
 
 def test_the_contracts_say_that_they_need_pytest(run_core: RunCore) -> None:
     ran = run_core("-c", "import accelera.testing")
-    assert "[testing] needs pytest; pip install 'accelera[dev]'" in ran.stderr
+    assert "[testing] needs pytest; pip install 'accelera-engine[dev]'" in ran.stderr
 
 
 USES = {

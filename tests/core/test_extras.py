@@ -54,7 +54,7 @@ def test_all_is_every_extra() -> None:
 def test_the_error_names_operation_package_and_extra() -> None:
     with (
         pytest.raises(
-            BackendMissingError, match=re.escape("[op] needs ray; pip install 'accelera[ray]', or not")
+            BackendMissingError, match=re.escape("[op] needs ray; pip install 'accelera-engine[ray]', or not")
         ),
         needed_for("op", "or not"),
     ):
@@ -69,7 +69,7 @@ def test_the_error_names_operation_package_and_extra() -> None:
 def test_require_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accelera.extras.find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(
-        BackendMissingError, match=re.escape("[op] needs torch; pip install 'accelera[torch]'")
+        BackendMissingError, match=re.escape("[op] needs torch; pip install 'accelera-engine[torch]'")
     ):
         require("op", "pandas", "torch")
 
@@ -77,8 +77,8 @@ def test_require_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stand_in_passes_where_nothing_is_done_with_it() -> None:
     thing: Any = stand_in("Thing", ModuleNotFoundError(name="torch"))
     assert not isinstance(3, thing)
-    assert "accelera[torch]" in repr(thing)
-    assert "accelera[torch]" in thing.__doc__
+    assert "accelera-engine[torch]" in repr(thing)
+    assert "accelera-engine[torch]" in thing.__doc__
     assert not hasattr(thing, "__wrapped__")
     for use in (thing, lambda: thing.method):
         with pytest.raises(BackendMissingError, match=r"\[Thing\] needs torch"):
@@ -103,11 +103,11 @@ def test_a_name_is_looked_for_again_once_its_package_is_there(monkeypatch: pytes
 
 
 def test_the_pages_list_the_core_and_the_extras() -> None:
-    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     declared = optional_requirements()
     for extra in declared.keys() - {"bench", "dev"}:
         assert f"| `{extra}` |" in page
-    listed = page.split("The core brings ")[1].split(". ")[0]
+    listed = page.split("The core installs ")[1].split(". ")[0]
     assert {canonicalize_name(name) for name in re.findall(r"`(\w+)`", listed)} == CORE
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     usual = declared.keys() - {"bench", "dev", "service", "ui"}

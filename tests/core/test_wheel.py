@@ -94,7 +94,7 @@ def test_one_wheel_serves_python_3_12_and_all_later_ones(wheel: Path) -> None:
 def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"accelera"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"accelera", "accelera_engine"}
     assert {"accelera/py.typed", "accelera/_stable.so", "accelera/csrc/torch/shim.cpp"} <= set(names)
     assert any(name.startswith("accelera/_native.") and name.endswith(".so") for name in names)
 

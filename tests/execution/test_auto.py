@@ -123,7 +123,7 @@ def test_a_simulated_device_is_one_of_ours() -> None:
 
 
 @given(
-    budget=st.integers(0, 10**6),
+    budget=st.integers(1, 10**6),
     task=st.integers(1, 10**5),
     workers=st.integers(1, 200),
     gpu=st.booleans(),

@@ -613,5 +613,5 @@ def test_other_versions_are_refused(fake_ray: Any) -> None:
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[ray\]'"):
+    with pytest.raises(BackendMissingError, match=r"pip install 'accelera-engine\[ray\]'"):
         ray_connection.import_ray()

@@ -247,4 +247,6 @@ def test_seconds_are_kept_as_on_a_machine_of_ones_own() -> None:
 
 def test_measurements_hold_for_the_versions_that_are_installed() -> None:
     versions = machine_fingerprint()["libraries"]
-    assert versions == {name: metadata.version(name) for name in ("accelera", "numpy", "scipy", "torch")}
+    assert versions == {
+        name: metadata.version(name) for name in ("accelera_engine", "numpy", "scipy", "torch")
+    }

@@ -211,5 +211,5 @@ def test_managers_in_threads_may_share_an_observer(meter: Meter) -> None:
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[metrics\]'"):
+    with pytest.raises(BackendMissingError, match=r"pip install 'accelera-engine\[metrics\]'"):
         PrometheusObserver()

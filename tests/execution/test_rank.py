@@ -323,5 +323,5 @@ def test_ray_without_ray_train_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     import sys
 
     monkeypatch.setitem(sys.modules, "ray.train", SimpleNamespace(torch=None))
-    with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[ray\]'"):
+    with pytest.raises(BackendMissingError, match=r"pip install 'accelera-engine\[ray\]'"):
         import_ray_train()

@@ -83,5 +83,5 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_breaks() -> None:
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[metrics\]'"):
+    with pytest.raises(BackendMissingError, match=r"pip install 'accelera-engine\[metrics\]'"):
         OpenTelemetryObserver()

@@ -15,7 +15,7 @@ from accelera.devices import get_device
 from accelera.offload.budgets import require_floor
 from tests.children import answer_of
 
-TOO_SMALL = (0, "0", 1, "1KiB", "16MiB")
+TOO_SMALL = (1, "1", "1KiB", "16MiB")
 PROGRAM = """
 import gc, json, sys, torch
 from torch import nn

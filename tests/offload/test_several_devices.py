@@ -84,7 +84,7 @@ def ram_peak(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({}, ArgumentError, "names no device"),
         ({"cpu": "64MiB", "CPU": "1GiB"}, ArgumentError, "'CPU' is cpu, which has a budget already"),
         ({"cpu": "64MiB", torch.device("cpu"): "1GiB"}, ArgumentError, "has a budget already"),
-        ({"sim:64MiB": 0}, ArgumentError, "budget of 0 bytes"),
+        ({"sim:64MiB": 0}, ArgumentError, "leaves no memory"),
         ({"sim:64MiB": None}, ArgumentError, "has no size"),
         ({"sim:64MiB": "much"}, ArgumentError, "'much' is not a size"),
         ({"sim:64MiB": -5}, ArgumentError, "not negative"),

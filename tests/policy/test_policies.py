@@ -175,8 +175,8 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"learned"}))
-def test_a_cache_of_nothing_misses_everything(name: str) -> None:
-    result = simulate_cache(Trace.from_arrays([0, 1, 0, 1], 10), capacity_bytes=0, policy=name)
+def test_a_cache_smaller_than_every_buffer_misses_everything(name: str) -> None:
+    result = simulate_cache(Trace.from_arrays([0, 1, 0, 1], 10), capacity_bytes=1, policy=name)
     assert (result.hits, result.misses, result.evictions) == (0, 4, 0)
 
 

@@ -205,7 +205,6 @@ def test_held_traces_are_bounded() -> None:
     ("path", "question"),
     [
         ("/v1/timeline", {"budget": "1"}),
-        ("/v1/timeline", {"budget": "0"}),
         ("/v1/advise", {"capacity": "1kB", "bound": False}),
     ],
 )
@@ -218,6 +217,12 @@ def test_a_budget_below_the_floor_is_refused_with_the_floor(
     assert "no schedule runs in" in detail
     assert f"take at least {MeasuredTrace(trace).floor_bytes:,} bytes" in detail
     assert answered(client, "/v1/fit", {"source": SMALL, "budget": "1"})["verdict"]["runs"] is False
+
+
+def test_budget_of_nothing_is_refused(client: TestClient) -> None:
+    reply = reply_to(client, "/v1/timeline", {"source": SMALL, "budget": "0"})
+    assert reply.status_code == 422, reply.text
+    assert "leaves no memory" in reply.json()["detail"]
 
 
 def test_a_long_timeline_below_the_floor_is_refused_alike() -> None:

@@ -197,7 +197,7 @@ def test_a_missing_package_names_its_extra(client: TestClient, monkeypatch: pyte
     ):
         reply = client.post(path, json={"config": TINY, **body})
         assert reply.status_code == 501, reply.text
-        assert "accelera[llm]" in reply.json()["detail"]
+        assert "accelera-engine[llm]" in reply.json()["detail"]
 
 
 def test_a_capture_over_the_limit_is_refused() -> None:

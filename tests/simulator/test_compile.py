@@ -22,7 +22,7 @@ from accelera.simulator.compiling.memory_plan import GapPlanner, apply_plan
 from accelera.simulator.max_batch import largest_that
 from accelera.simulator.replay import step_seconds
 from accelera.trace import Kind, Occupancy, Trace
-from accelera.units import size_of
+from accelera.units import parse_limit
 from tests.architecture.repository import run_python
 from tests.simulator.programs import computed, program, programs
 
@@ -298,12 +298,12 @@ class TestVerdicts:
         ("budget", "size"), [("50%", 500), (0.25, 250), (1.0, 1000), ("1kB", 1000), (77, 77), (2.0, 2)]
     )
     def test_budgets(self, budget: Any, size: int) -> None:
-        assert size_of(budget, lambda: 1000) == size
+        assert parse_limit("budget", budget, lambda: 1000) == size
 
     @pytest.mark.parametrize("budget", ["much", "x%", -1, float("nan")])
     def test_what_is_no_budget(self, budget: Any) -> None:
         with pytest.raises(ValueError, match="is no"):
-            size_of(budget, lambda: 1000)
+            parse_limit("budget", budget, lambda: 1000)
 
     def test_a_machine_without_arithmetic_is_refused(self) -> None:
         with pytest.raises(ValueError, match="compute speed"):

@@ -201,7 +201,7 @@ class TestLearned:
 
 def test_without_lightgbm_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with pytest.raises(BackendMissingError, match=r"accelera\[learned\]"):
+    with pytest.raises(BackendMissingError, match=r"accelera-engine\[learned\]"):
         train_scorer([training()])
 
 
@@ -336,7 +336,7 @@ class TestLanguageModel:
     def test_without_the_extra(self, missing: str, mistral: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         llm._loaded.cache_clear()
         monkeypatch.setitem(sys.modules, missing, None)
-        with pytest.raises(BackendMissingError, match=r"accelera\[llm\]"):
+        with pytest.raises(BackendMissingError, match=r"accelera-engine\[llm\]"):
             score(self.trace, "llm", path=mistral)
 
     def test_at_most_fifty_tensors_are_asked_about(self) -> None:

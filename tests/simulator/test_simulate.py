@@ -89,7 +89,7 @@ def test_a_lower_tier_has_a_victim_although_its_next_use_was_a_hit_above() -> No
 @given(trace=traces(ends=False), policy=st.sampled_from(NAMES), lookahead=st.integers(0, 3))
 def test_bytes_in_are_bytes_out_and_bytes_here(trace: Trace, policy: str, lookahead: int) -> None:
     """Where nothing is freed and nothing streamed, what came and did not go is resident."""
-    capacity = simulate(trace, 0).largest_step_bytes + 10
+    capacity = simulate(trace, 1).largest_step_bytes + 10
     report = simulate(trace, capacity, policy, lookahead=lookahead)
     top = report.tiers[0]
     resident = top.fetched_bytes + top.created_bytes - top.evicted_bytes

@@ -210,7 +210,7 @@ def test_without_matplotlib_the_remedy_is_named(
     found: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(BackendMissingError, match=re.escape("accelera[plot]")):
+    with pytest.raises(BackendMissingError, match=re.escape("accelera-engine[plot]")):
         found.plot(tmp_path / "sweep.png")
 
 

@@ -229,7 +229,7 @@ def test_without_the_library_the_remedy_is_named(tmp_path: Path, monkeypatch: py
     (tmp_path / "a.zarr").mkdir()
     (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(BackendMissingError, match=r"accelera\[zarr\]"):
+    with pytest.raises(BackendMissingError, match=r"accelera-engine\[zarr\]"):
         open_store(tmp_path / "a.zarr")
 
 

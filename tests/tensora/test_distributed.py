@@ -427,5 +427,5 @@ def test_torch_is_loaded_when_a_group_is_made(tmp_path: Path, monkeypatch: pytes
     assert run_python("-c", code, cwd=tmp_path).returncode == 0
     monkeypatch.setitem(sys.modules, "torch", None)
     for ask in (init_process_group, lambda: run_on_devices(print, ["cpu"])):
-        with pytest.raises(BackendMissingError, match=r"needs torch; pip install 'accelera\[torch\]'"):
+        with pytest.raises(BackendMissingError, match=r"needs torch; pip install 'accelera-engine\[torch\]'"):
             ask()

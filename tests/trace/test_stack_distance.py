@@ -42,7 +42,7 @@ def test_as_counted_by_hand(trace: Trace) -> None:
 @given(traces(equal=True))
 def test_the_curve_is_the_simulated_cache_at_every_size(trace: Trace) -> None:
     curve = miss_ratio_curve(trace)
-    for capacity in range(trace.footprint_bytes + 2):
+    for capacity in range(1, trace.footprint_bytes + 2):
         real = simulate_cache(trace, capacity_bytes=capacity, policy="lru")
         assert (real.misses, real.miss_bytes) == (curve.misses(capacity), curve.miss_bytes(capacity))
 
@@ -51,7 +51,7 @@ def test_the_curve_is_the_simulated_cache_at_every_size(trace: Trace) -> None:
 def test_with_sizes_that_differ_it_is_exact_where_the_largest_fits(trace: Trace) -> None:
     curve = miss_ratio_curve(trace)
     largest = int(trace.size_bytes.max(initial=0))
-    for capacity in range(trace.footprint_bytes + 2):
+    for capacity in range(1, trace.footprint_bytes + 2):
         real = simulate_cache(trace, capacity_bytes=capacity, policy="lru")
         if capacity >= largest:
             assert (real.misses, real.miss_bytes) == (curve.misses(capacity), curve.miss_bytes(capacity))

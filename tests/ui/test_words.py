@@ -183,7 +183,7 @@ def _export() -> None:
 
 def test_an_export_that_cannot_be_made_says_so_and_has_no_button(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(op: str, module: str, otherwise: str) -> None:
-        raise BackendMissingError(f"[{op}] needs {module}; pip install 'accelera[plot]', {otherwise}")
+        raise BackendMissingError(f"[{op}] needs {module}; pip install 'accelera-engine[plot]', {otherwise}")
 
     monkeypatch.setattr(exports, "require", absent)
     app = AppTest.from_function(_export, default_timeout=PATIENCE_S).run()

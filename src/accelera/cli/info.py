@@ -28,6 +28,8 @@ def info(as_json: Json = False) -> None:
 
 def _lines(found: Facts) -> Iterator[str]:
     yield _row("accelera", f"{found['version']} on Python {found['python']}, {found['system']}")
+    if found["conflict"] is not None:
+        yield _row("conflict", found["conflict"])
     yield _row("cpu", _cpu(found["cpu"]))
     yield _row("memory", _memory(found["memory"]))
     for each in found["accelerators"]:

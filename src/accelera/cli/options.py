@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from accelera.units import parse_share, size_of
+from accelera.units import parse_limit, parse_share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -227,7 +227,7 @@ def capacity_of(text: str, trace: Trace, option: str = "--capacity") -> int:
     from accelera.trace import Occupancy
 
     try:
-        return size_of(text, lambda: Occupancy(trace).peak_bytes)
+        return parse_limit("capacity", text, lambda: Occupancy(trace).peak_bytes)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
 

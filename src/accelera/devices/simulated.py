@@ -21,7 +21,7 @@ from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice, copy, dense_view
 from accelera.devices.pages import Pages, address
 from accelera.errors import ArgumentError, DeviceError, DeviceMemoryError
-from accelera.units import format_bytes, parse_bytes
+from accelera.units import format_bytes, parse_bytes, parse_limit
 
 
 @dataclass
@@ -269,7 +269,7 @@ class SimulatedDevice(Device):
         self.flops_per_s = flops_per_s
         self.link_bytes_per_s = bandwidth_gbps * 1e9
         self._latency_s = latency_s
-        self._memory = _SimulatedMemory(name, parse_bytes(capacity))
+        self._memory = _SimulatedMemory(name, parse_limit(name, capacity))
         self._faults = Faults(plan)
         self._clock = VirtualClock()
         self._cpu = CpuDevice()

@@ -43,7 +43,7 @@ from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan, as_
 from accelera.settings import current_value
 from accelera.stores import Store, is_sparse
 from accelera.trace import Recorder
-from accelera.units import format_bytes
+from accelera.units import format_bytes, parse_limit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,7 +103,6 @@ class BaseEngine(Operations):
         self.enable_progress = enable_progress
         """Whether long operations draw a bar on a terminal."""
         self.budget = budget
-        """Most memory an operation may add; None: what the threshold leaves free."""
         self.eviction = Eviction()
         """Policy that evicts blocks when the pool is full."""
         self.window = USUAL_WINDOW
@@ -119,6 +118,20 @@ class BaseEngine(Operations):
             self.policy = policy
         total = format_bytes(self.memory_manager.get_total_memory())
         logger.info("%s computes on %s with %s", type(self).__name__, self.device.name, total)
+
+    @property
+    def budget(self) -> Amount | None:
+        """Maximum memory that an operation may add; None: what the threshold leaves free.
+
+        Raises ArgumentError when it is set to what is no size.
+        """
+        return self._budget
+
+    @budget.setter
+    def budget(self, budget: Amount | None) -> None:
+        if budget is not None:
+            parse_limit(type(self).__name__, budget, self.memory_manager.get_total_memory)
+        self._budget = budget
 
     @property
     def last_report(self) -> RunReport:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from accelera.estimate.report import Estimate
 from accelera.extras import require
 from accelera.memory import host_memory
-from accelera.units import size_of
+from accelera.units import parse_limit
 
 if TYPE_CHECKING:
     import torch
@@ -87,5 +87,7 @@ def estimate(
     from accelera.estimate.subject import subject_of
 
     wanted = EstimateOptions(None if dtypes is None else tuple(dtypes), train, optimizer, loss, keep_outputs)
-    budget_bytes = None if budget is None else size_of(budget, lambda: host_memory().limit_bytes)
+    budget_bytes = (
+        None if budget is None else parse_limit("estimate", budget, lambda: host_memory().limit_bytes)
+    )
     return estimated(subject_of(model, inputs, batch, context), wanted, budget_bytes)

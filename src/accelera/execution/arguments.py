@@ -11,7 +11,6 @@ from types import CodeType
 from typing import Any, Literal, TypeVar, final
 
 from accelera.errors import ArgumentError
-from accelera.units import parse_bytes
 
 OnError = Literal["raise", "collect", "skip"]
 """A task that fails ends the work; leaves its ``TaskFailure`` in its place; or is left out of the outputs."""
@@ -141,17 +140,6 @@ def check_workers(op: str, workers: Any, name: str = "workers") -> None:
         )
     if workers < 1:
         raise ArgumentError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
-
-
-def given_bytes(budget: int | float | str) -> int:
-    """Return a budget in bytes; raises ValueError when it is no size, or 0."""
-    nbytes = parse_bytes(budget)
-    if not nbytes:
-        raise ArgumentError(
-            f"[StrategyManager] budget={budget!r} leaves no memory for any task: give bytes above 0, or text"
-            " such as '8GiB'; None sets no limit"
-        )
-    return nbytes
 
 
 def described(given: object) -> str:

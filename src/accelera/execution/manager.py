@@ -18,7 +18,6 @@ from accelera.execution.arguments import (
     asked_workers,
     check_function,
     check_profile,
-    given_bytes,
     listed,
 )
 from accelera.execution.executors.auto import AutoCpuExecutor, CpuName, cpu_executor, default_cpu, inline_of
@@ -65,7 +64,7 @@ from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.retry import Retry
 from accelera.logs import configure_logging
 from accelera.settings import StrategyName, current_value
-from accelera.units import format_bytes
+from accelera.units import format_bytes, parse_limit
 
 Task = TypeVar("Task")
 Output = TypeVar("Output")
@@ -128,7 +127,7 @@ class StrategyManager:
         self._settings = asked_cpu, gpu, strategy, self._observers, learn, budget
         self._cpu = lane_of(cpu)
         self._inline = inline_of(cpu)
-        budget_bytes = None if budget is None else given_bytes(budget)
+        budget_bytes = None if budget is None else parse_limit("StrategyManager", budget)
         name = getattr(gpu, "name", "gpu")
         if gpu is not None and name == self._cpu.name:
             raise ArgumentError(

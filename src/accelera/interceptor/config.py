@@ -13,8 +13,9 @@ import torch
 
 from accelera.devices import get_device, present_accelerator
 from accelera.errors import SettingError
-from accelera.memory import Budget, MemoryManager
+from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.settings import current
+from accelera.units import parse_limit
 from accelera.user_paths import user_path
 
 Amount = int | float | str
@@ -108,6 +109,8 @@ def config_of(
     cannot be written to, UnknownNameError for a device.
     """
     settings = current()
+    if budget is not None:
+        parse_limit("enable", budget, lambda: host_memory().limit_bytes)
     size: Any = settings.min_size if min_size is None else min_size
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
         raise SettingError(f"[enable] min_size={size!r}: it is the length of a dimension; give 0 or more")

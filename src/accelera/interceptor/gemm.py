@@ -177,7 +177,7 @@ class MatmulCall(TiledCall):
             _operand(self.b),
             _strategy(config, self.a.itemsize),
             out=_output(self, target),
-            budget=budget_bytes,
+            budget=max(budget_bytes, 1),  # 0 is no budget, and the refusal names the one that is needed
         )
         return list(engine.last_report.fallbacks)
 

@@ -100,7 +100,7 @@ class Hierarchy:
         return cls((memory, Tier("home", UNBOUNDED_BYTES, bandwidth_bytes_per_s)))
 
     def with_capacity(self, capacity: int | str) -> Hierarchy:
-        """Return the same machine with another capacity of its first tier."""
+        """Return the same machine with another capacity of its first tier, which may be 0."""
         first = replace(self.tiers[0], capacity_bytes=parse_bytes(capacity))
         return replace(self, tiers=(first, *self.tiers[1:]))
 

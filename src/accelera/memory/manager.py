@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import numbers
 import time
 import weakref
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory.probe import host_memory, process_memory
 from accelera.settings import current, current_value
-from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_share
+from accelera.units import format_bytes, parse_limit
 
 GB = 1e9
 """Unit of ``get_memory_info``: decimal, as ``memory_size() / 1e6`` is decimal megabytes."""
@@ -271,10 +270,10 @@ class Budget:
         of bytes: 1.5 is neither a share nor a size.
         """
         if amount is not None:
-            return cls(_to_bytes(amount, memory), "budget")
+            return cls(parse_limit("budget", amount, memory.get_total_memory), "budget")
         default = current().budget
         if default is not None:
-            return cls(_to_bytes(default, memory), "ACCELERA_BUDGET")
+            return cls(parse_limit("budget", default, memory.get_total_memory), "ACCELERA_BUDGET")
         return cls(memory.get_usable_memory(), "ACCELERA_MEMORY_THRESHOLD")
 
     @property
@@ -308,32 +307,3 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{format_bytes(self.limit_bytes)} ({self.origin})"
-
-
-def _to_bytes(amount: object, memory: UsableMemory) -> int:
-    if isinstance(amount, bool) or not isinstance(amount, (numbers.Real, str)):
-        raise ArgumentError(
-            f"[budget] {amount!r} is a {type(amount).__name__}, and no size; write for example '512MiB', "
-            "bytes, or a share such as 0.5 or '50%'"
-        )
-    try:
-        plain = amount if isinstance(amount, str) else _plain(amount)
-        return _bytes_of(plain, memory)
-    except (ValueError, OverflowError) as error:
-        raise ArgumentError(str(error) if str(error).startswith("[") else f"[budget] {error}") from error
-
-
-def _plain(amount: numbers.Real) -> int | float:
-    return int(amount) if isinstance(amount, numbers.Integral) else float(amount)
-
-
-def _bytes_of(amount: int | float | str, memory: UsableMemory) -> int:
-    share = parse_share(amount) if isinstance(amount, str) else amount
-    if isinstance(share, float) and share <= 1:
-        return int(parse_fraction(str(share)) * memory.get_total_memory())
-    if isinstance(share, float) and math.isfinite(share) and not share.is_integer():
-        raise ArgumentError(
-            f"[budget] {amount!r} is not a size: above 1 it would be bytes, and is no whole number of them; "
-            "write for example '1.5GiB', int(bytes), or a share such as 0.5 or '50%'"
-        )
-    return parse_bytes(share)

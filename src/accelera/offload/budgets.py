@@ -126,8 +126,6 @@ def _limit(op: str, spelled: Any, amount: Any, place: Device) -> int:
     if amount is None:
         raise ArgumentError(f"[{op}] {spelled!r} has no size; write for example '10GiB'")
     limit = Budget.parse(amount, MemoryManager(place)).limit_bytes
-    if limit == 0:
-        raise ArgumentError(f"[{op}] {spelled!r} has a budget of 0 bytes; leave the device out instead")
     if place.name != "cpu" and limit > place.total_bytes():
         raise ArgumentError(
             f"[{op}] {spelled!r} has a budget of {limit} bytes; the device has {place.total_bytes()}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
 from accelera.trace import Occupancy, Trace
-from accelera.units import parse_bytes, size_of
+from accelera.units import parse_limit
 
 GB, TB = 10**9, 10**12
 
@@ -70,9 +72,11 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
         return HIERARCHIES[given.lower()]
     if not isinstance(given, (int, float, str, np.number)):
         kind = type(given).__name__
-        raise ArgumentError(f"[hierarchy] {kind} is no hierarchy; give one, a preset's name or a capacity")
+        raise ArgumentError(
+            f"[hierarchy] {kind} is no hierarchy; give one, a preset's name, or a capacity such as '512MiB'"
+        )
     try:
-        return Hierarchy.of(parse_bytes(given) if trace is None else capacity_of(given, trace))
+        return Hierarchy.of(parse_limit("hierarchy", given) if trace is None else capacity_of(given, trace))
     except ValueError:
         if isinstance(given, str) and not given[:1].isdigit():
             raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
@@ -82,10 +86,13 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
 def capacity_of(amount: int | float | str, trace: Trace) -> int:
     """Return a capacity in bytes; ``"50%"`` and floats up to 1 are shares of the peak of ``trace``.
 
-    Raises ValueError for what is neither a size nor a share.
+    The integer 0 is a memory that holds nothing. Raises ArgumentError for what is neither a size nor a share.
 
     >>> whole = Trace.from_arrays([0, 1], 500)
     >>> capacity_of("50%", whole), capacity_of(0.5, whole), capacity_of("1kB", whole), capacity_of(1, whole)
     (500, 500, 1000, 1)
     """
-    return size_of(amount, lambda: Occupancy(trace).peak_bytes)
+    if isinstance(amount, numbers.Integral) and amount == 0 and not isinstance(amount, bool):
+        return 0  # a memory that holds nothing can be simulated
+    # Of a trace without bytes, every capacity holds everything.
+    return parse_limit("capacity", amount, lambda: Occupancy(trace).peak_bytes or 1 << 20)

@@ -46,12 +46,9 @@ def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
         If tensors hold more already, or it is no size above 0.
 
     """
-    nbytes = None if limit is None else units.parse_bytes(limit)
-    if nbytes == 0:
-        raise ArgumentError(
-            "[set_memory_limit] limit=0 allows no tensor; give a size such as '2GiB', or None for no limit"
-        )
-    native.set_memory_limit(nbytes or 0, str(device))
+    # The extension takes 0 for no limit.
+    nbytes = 0 if limit is None else units.parse_limit("set_memory_limit", limit)
+    native.set_memory_limit(nbytes, str(device))
 
 
 def empty_cache(device: Any = "cpu") -> None:

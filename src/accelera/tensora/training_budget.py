@@ -110,7 +110,7 @@ class TrainingBudget:
     def __init__(
         self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
     ) -> None:
-        self.limit_bytes = units.parse_bytes(limit)
+        self.limit_bytes = units.parse_limit("budget", limit)
         self.device = str(device)
         native.memory_stats(self.device)  # raises ValueError if there is no such device
         if optimizer is not None and not getattr(optimizer, "separable", False):
@@ -317,7 +317,7 @@ class TrainingBudget:
         return BudgetPlan(fixed + plan.top_bytes, plan.seconds, plan.seconds / plans.seconds, floor)
 
     def _select_plan(self, limit: int | str | None) -> StepPlan:
-        nbytes = self.limit_bytes if limit is None else units.parse_bytes(limit)
+        nbytes = self.limit_bytes if limit is None else units.parse_limit("budget", limit)
         plans, fixed = self._recorded_plans(), self._fixed_bytes()
         plan = plans.select(nbytes - fixed)
         if plan is not None:

@@ -19,7 +19,7 @@ from accelera.testing.device_tensor import active_fakes, on_device
 from accelera.testing.fake_streams import USUAL, FakeStream
 from accelera.testing.happens_before import HOST, HappensBefore, Span
 from accelera.testing.torch_stand_ins import StandIns
-from accelera.units import parse_bytes
+from accelera.units import parse_limit
 
 _UNDEFINED_BYTE = 0xFF
 """Byte that fills new memory: every float is NaN, so that a read of undefined contents is seen."""
@@ -87,7 +87,7 @@ class FakeCuda:
         """Checker of the order of all launches."""
         self.memories = [
             CachingAllocator(
-                parse_bytes(memory),
+                parse_limit("FakeCuda", memory),
                 out_of_memory,
                 recorded=lambda stream, index=index: self.order.record((index, stream)),  # type: ignore[misc]
                 is_done=self.order.is_known_done,

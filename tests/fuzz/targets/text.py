@@ -20,7 +20,7 @@ from accelera.simulator import hierarchy_of
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.zarr import compressors_of
 from accelera.trace import Trace
-from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_share, size_of
+from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_limit, parse_share
 from tests.fuzz.harness import fuzz_target, parts_of, text_of
 
 LARGEST = 1 << 62
@@ -54,7 +54,7 @@ def _memory() -> MemoryManager:
 def budget_text(data: bytes) -> None:
     amount = text_of(data)
     assert 0 <= Budget.parse(amount, _memory()).limit_bytes <= LARGEST
-    assert 0 <= size_of(amount, lambda: 1000) <= LARGEST
+    assert 0 < parse_limit("budget", amount, lambda: 1000) <= LARGEST
 
 
 @functools.cache

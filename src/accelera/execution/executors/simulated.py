@@ -13,7 +13,7 @@ from typing import Any, NoReturn, final
 
 from accelera.errors import ArgumentError, DeviceError, DeviceMemoryError
 from accelera.execution.kernel import GpuBatch
-from accelera.units import format_bytes, parse_bytes
+from accelera.units import format_bytes, parse_bytes, parse_limit
 
 
 class Fault(enum.Enum):
@@ -157,7 +157,7 @@ class SimulatedExecutor:
                 f"[{name}] speed={speed}, launch_s={launch_s}: the speed must be above 0, launch_s from 0"
             )
         self.name = name
-        self.capacity_bytes = parse_bytes(memory)
+        self.capacity_bytes = parse_limit(name, memory)
         """Size of its memory."""
         self._cost_bytes = memory_per_task if callable(memory_per_task) else _constant(memory_per_task)
         self._speed, self._launch_s, self._sleeps = speed, launch_s, sleeps

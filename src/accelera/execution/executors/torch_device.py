@@ -15,7 +15,7 @@ from accelera.execution.kernel import FUNCTIONS_KEPT, GpuBatch, LruDict, name_of
 from accelera.execution.strategy.memory_limit import bytes_of
 from accelera.execution.tasks.run import CatchingFunction
 from accelera.extras import require
-from accelera.units import parse_bytes
+from accelera.units import parse_limit
 
 if TYPE_CHECKING:
     import torch
@@ -140,7 +140,7 @@ class TorchDeviceExecutor:
         """As results and logs call it; the host is not taken for the CPU's own side."""
         self.outputs_to = outputs_to
         self._device_name = device
-        self._budget_bytes = None if budget is None else parse_bytes(budget)
+        self._budget_bytes = None if budget is None else parse_limit(self.name, budget)
         self._held_before_bytes = 0
         self._memory_models: LruDict[tuple[str, int], MemoryModel] = LruDict(FUNCTIONS_KEPT)
         self._latest: LruDict[str, MemoryModel] = LruDict(FUNCTIONS_KEPT)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from accelera.atomic import atomic_write
+from accelera.distribution import DISTRIBUTION
 from accelera.errors import ArgumentError
 from accelera.execution.arguments import WorkloadProfile
 from accelera.execution.hardware.capabilities import HardwareCapabilities, model_name
@@ -27,7 +28,7 @@ from accelera.fork_locks import ForkSafeLock
 from accelera.json_values import parse_json
 from accelera.settings import cache_folder
 
-_LIBRARIES = ("accelera", "numpy", "scipy", "torch")
+_LIBRARIES = (DISTRIBUTION.replace("-", "_"), "numpy", "scipy", "torch")
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from accelera.errors import ArgumentError
 from accelera.execution.arguments import described
-from accelera.units import parse_bytes
+from accelera.units import parse_limit
 
 DEFAULT_TASKS = 1024
 """Enough for pieces that are worth handing out, whatever the tasks."""
@@ -109,7 +109,7 @@ def _parse_limit(limit: Any) -> int:
     if limit is None:
         return DEFAULT_TASKS
     if isinstance(limit, str):
-        return parse_bytes(limit)
+        return parse_limit("stream", limit)
     if not hasattr(limit, "__index__") or isinstance(limit, bool):
         raise ArgumentError(
             f"[stream] window={described(limit)}: give a whole number of tasks, or memory such as '256MiB'"

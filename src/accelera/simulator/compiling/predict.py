@@ -23,7 +23,7 @@ from accelera.simulator.compiling.prediction import (
 from accelera.simulator.compiling.timing import predict_time
 from accelera.simulator.presets import hierarchy_of
 from accelera.trace import Occupancy, Trace
-from accelera.units import size_of
+from accelera.units import parse_limit
 
 MOST_LISTED = 20
 
@@ -68,7 +68,11 @@ def predict_trace(
     assert machine.compute is not None
     time = predict_time(trace, flow, kernels, machine.compute)
     capacity = machine.tiers[0].capacity_bytes
-    sizes = None if budgets is None else [size_of(each, lambda: held.peak_bytes) for each in budgets]
+    sizes = (
+        None
+        if budgets is None
+        else [parse_limit("predict_compile", budget, lambda: held.peak_bytes) for budget in budgets]
+    )
     floor = int(memory.hard_floor.value or 0)
     baseline = Baseline.of(trace, machine)
     fitter = Fitter(trace, baseline, held.peak_bytes, floor, time.eager.bound)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+from accelera.distribution import install_command
 from accelera.errors import ArgumentError, BackendMissingError, ShapeError, StateError
 from accelera.extras import needed_for
 from accelera.tensora.core import Tensor, native
@@ -280,7 +281,7 @@ def _torch() -> tuple[Any, Any]:
         import torch.distributed as dist
     if not dist.is_available():
         raise BackendMissingError(
-            f"[distributed] torch {torch.__version__} was built without torch.distributed; pip install"
-            " 'accelera[torch]'"
+            f"[distributed] torch {torch.__version__} was built without torch.distributed; "
+            f"{install_command('torch')}"
         )
     return torch, dist

@@ -14,6 +14,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, final
 
+from accelera.distribution import install_command
 from accelera.errors import ArgumentError, BackendMissingError, ClusterError
 from accelera.execution.cluster.contract import last_line, pack_function, unpack
 from accelera.execution.cluster.ray_connection import check_amounts, check_versions, import_ray, own_versions
@@ -146,8 +147,8 @@ def import_ray_train() -> Any:
         from ray.train import CheckpointUploadMode  # noqa: F401
     except ImportError as error:
         raise BackendMissingError(
-            f"[train] this Ray has no Ray Train of the kind that is needed, version 2 ({error}): pip install"
-            f" 'accelera[ray]', and do not set RAY_TRAIN_V2_ENABLED=0"
+            f"[train] this Ray has no Ray Train of the kind that is needed, version 2 ({error}): "
+            f"{install_command('ray')}, and do not set RAY_TRAIN_V2_ENABLED=0"
         ) from error
     return ray.train
 
