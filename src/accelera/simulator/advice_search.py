@@ -195,7 +195,8 @@ def advise(
         No budget is given or recorded, or an empty list of policies or look-aheads.
     """
     capacity = _capacity(trace, budget, hierarchy)
-    machine = hierarchy_of(capacity if hierarchy is None else hierarchy).with_capacity(capacity)
+    whole = Hierarchy.of(capacity) if hierarchy is None else hierarchy_of(hierarchy)
+    machine = whole.with_capacity(capacity)
     names = policy_names("advise", policies, dict(scores or {}))
     if not lookaheads:
         raise ArgumentError("[advise] no lookaheads are given; leave them out to try the usual ones")

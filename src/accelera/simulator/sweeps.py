@@ -326,7 +326,7 @@ def sweep(
     scores = dict(scores or {})
     names = policy_names("sweep", policies, scores)
     sizes = _sizes(trace, capacities)
-    machine = hierarchy_of(sizes[0] if hierarchy is None else hierarchy)
+    machine = Hierarchy.of(sizes[0]) if hierarchy is None else hierarchy_of(hierarchy)
 
     common = SweepReplays(trace, machine, scores, lookahead, recompute, seed)
     cells = [(name, size) for name in names for size in sizes]
