@@ -30,7 +30,7 @@ class Case:
 
     def tight_budget(self) -> str:
         """The smallest budget, and a little: many tiles, many steps."""
-        refused = json.loads(call("plan", "A.npy", "B.npy", "--budget", "1MiB", "--json").stdout)
+        refused = json.loads(call("plan", "matmul", "A.npy", "B.npy", "--budget", "1MiB", "--json").stdout)
         return str(refused["error"]["needed_bytes"] + 300_000)
 
     def is_product(self, name: str = "C.npy") -> bool:

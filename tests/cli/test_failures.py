@@ -29,18 +29,18 @@ BAD = {
     "no operand": (["matmul", "A.npy", "-o", "C.npy"], ExitCode.USAGE, "'B'"),
     "no result": (["matmul", "A.npy", "B.npy"], ExitCode.USAGE, "--out"),
     "a nameless result": (["matmul", "A.npy", "B.npy", "-o", ""], ExitCode.USAGE, "names no file"),
-    "no size": (["plan", "A.npy", "B.npy", "--budget", "7 parsecs"], ExitCode.USAGE, "512MiB"),
-    "over the whole": (["plan", "A.npy", "B.npy", "--budget", "150%"], ExitCode.USAGE, "150%"),
-    "no shape": (["plan", "A.npy", "B.npy", "--a-shape", "wide"], ExitCode.USAGE, "4096x1024"),
-    "another shape": (["plan", "A.npy", "B.npy", "--a-shape", "3x3"], ExitCode.USAGE, "(512, 384)"),
-    "shapes": (["plan", "B.npy", "A.npy"], ExitCode.USAGE, "448"),
+    "no size": (["plan", "matmul", "A.npy", "B.npy", "--budget", "7 parsecs"], ExitCode.USAGE, "512MiB"),
+    "over the whole": (["plan", "matmul", "A.npy", "B.npy", "--budget", "150%"], ExitCode.USAGE, "150%"),
+    "no shape": (["plan", "matmul", "A.npy", "B.npy", "--a-shape", "wide"], ExitCode.USAGE, "4096x1024"),
+    "another shape": (["plan", "matmul", "A.npy", "B.npy", "--a-shape", "3x3"], ExitCode.USAGE, "(512, 384)"),
+    "shapes": (["plan", "matmul", "B.npy", "A.npy"], ExitCode.USAGE, "448"),
     "element types": (["copy", "A.npy", "C.npy", "--dtype", "int8"], ExitCode.USAGE, "int8"),
-    "no such device": (["plan", "A.npy", "B.npy", "--device", "cpuu"], ExitCode.USAGE, "'cpu'"),
+    "no such device": (["plan", "matmul", "A.npy", "B.npy", "--device", "cpuu"], ExitCode.USAGE, "'cpu'"),
     "no such format": (["matmul", "A.npy", "B.npy", "-o", "C.xls"], ExitCode.USAGE, ".npy"),
     "budget": (["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", "1MiB"], ExitCode.BUDGET, "at least"),
-    "no file": (["plan", "a.npy", "B.npy"], ExitCode.STORE, "a.npy"),
-    "no array": (["plan", "text.npy", "B.npy"], ExitCode.STORE, "text.npy"),
-    "no header": (["plan", "raw.bin", "B.npy"], ExitCode.STORE, "raw.bin"),
+    "no file": (["plan", "matmul", "a.npy", "B.npy"], ExitCode.STORE, "a.npy"),
+    "no array": (["plan", "matmul", "text.npy", "B.npy"], ExitCode.STORE, "text.npy"),
+    "no header": (["plan", "matmul", "raw.bin", "B.npy"], ExitCode.STORE, "raw.bin"),
     "no folder": (["matmul", "A.npy", "B.npy", "-o", "none/C.npy"], ExitCode.STORE, "none"),
     "an operand": (["matmul", "A.npy", "B.npy", "-o", "A.npy"], ExitCode.STORE, "operand"),
     "both ways": (
@@ -85,7 +85,7 @@ def test_json_carries_the_same(name: str, files: Case, run: Run) -> None:
 
 def test_a_setting_that_cannot_be_read(case: Case, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERA_IO_THREADS", "many")
-    ran = run("plan", "A.npy", "B.npy")
+    ran = run("plan", "matmul", "A.npy", "B.npy")
     assert ran.exit_code == ExitCode.USAGE
     assert "ACCELERA_IO_THREADS='many'" in ran.stderr
 
@@ -106,7 +106,7 @@ def test_debug_shows_where(case: Case, run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(traceback, "print_exception", shown.append)
     monkeypatch.setattr("logging.basicConfig", lambda **_: None)
     monkeypatch.setattr(logging.getLogger("accelera"), "setLevel", lambda level: None)
-    assert run("--debug", "plan", "none.npy", "B.npy").exit_code == ExitCode.STORE
+    assert run("--debug", "plan", "matmul", "none.npy", "B.npy").exit_code == ExitCode.STORE
     assert [type(error).__name__ for error in shown] == ["StoreError"]
 
 

@@ -12,14 +12,16 @@ Run = Callable[..., Any]
 
 
 def test_text_is_the_plan_explained(case: Case, run: Run) -> None:
-    ran = run("plan", "A.npy", "B.npy", "--budget", "64MiB")
+    ran = run("plan", "matmul", "A.npy", "B.npy", "--budget", "64MiB")
     assert ran.exit_code == 0
     for word in ("schedule", "peak", "bytes moved", "least", "time", "budget 64.0 MiB"):
         assert word in ran.stdout
 
 
 def test_json_and_no_file_written(case: Case, run: Run) -> None:
-    found = json.loads(run("plan", "A.npy", "B.npy", "-o", "C.npy", "--budget", "64MiB", "--json").stdout)
+    found = json.loads(
+        run("plan", "matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", "64MiB", "--json").stdout
+    )
     assert found["shapes"] == {"A": [512, 384], "B": [384, 448], "C": [512, 448]}
     assert found["peak_bytes"]["ram"] <= found["budget_bytes"] == 64 * 2**20
     assert found["compulsory_bytes"] == case.a.nbytes + case.b.nbytes + 4 * 512 * 448
@@ -27,14 +29,14 @@ def test_json_and_no_file_written(case: Case, run: Run) -> None:
 
 
 def test_the_smallest_budget_of_a_refusal_would_do(case: Case, run: Run) -> None:
-    refused = run("plan", "A.npy", "B.npy", "--budget", "1MiB", "--json")
+    refused = run("plan", "matmul", "A.npy", "B.npy", "--budget", "1MiB", "--json")
     assert refused.exit_code == 3
     error = json.loads(refused.stdout)["error"]
     assert error["budget_bytes"] == 2**20
-    assert run("plan", "A.npy", "B.npy", "--budget", str(error["needed_bytes"])).exit_code == 0
-    assert run("plan", "A.npy", "B.npy", "--budget", str(error["needed_bytes"] - 1)).exit_code == 3
+    assert run("plan", "matmul", "A.npy", "B.npy", "--budget", str(error["needed_bytes"])).exit_code == 0
+    assert run("plan", "matmul", "A.npy", "B.npy", "--budget", str(error["needed_bytes"] - 1)).exit_code == 3
 
 
 def test_a_share_of_the_memory(case: Case, run: Run) -> None:
-    found = json.loads(run("plan", "A.npy", "B.npy", "--budget", "50%", "--json").stdout)
+    found = json.loads(run("plan", "matmul", "A.npy", "B.npy", "--budget", "50%", "--json").stdout)
     assert found["budget_bytes"] > 2**25

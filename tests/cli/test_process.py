@@ -71,7 +71,7 @@ def test_runs_as_a_module(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(case: Case) -> None:
-    piped = f"{sys.executable} -m accelera plan A.npy B.npy | true"
+    piped = f"{sys.executable} -m accelera plan matmul A.npy B.npy | true"
     ran = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
     assert "Traceback" not in ran.stderr
 
@@ -224,7 +224,16 @@ def test_a_journal_whose_header_was_being_written_is_no_hindrance(case: Case, ru
 
 def test_a_saved_plan_is_followed(case: Case, run: Run) -> None:
     said = run(
-        "plan", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget(), "--save", "plan.json"
+        "plan",
+        "matmul",
+        "A.npy",
+        "B.npy",
+        "-o",
+        "C.npy",
+        "--budget",
+        case.tight_budget(),
+        "--save",
+        "plan.json",
     )
     assert said.exit_code == 0
     words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--plan", "plan.json", "--json"]

@@ -11,11 +11,13 @@ from accelera.cli.advise import advise
 from accelera.cli.build_shim import build_shim
 from accelera.cli.copy import copy
 from accelera.cli.estimate import estimate
+from accelera.cli.evaluate import evaluate
+from accelera.cli.examples import epilog_of
 from accelera.cli.failures import CarefulGroup
 from accelera.cli.gram import gram
 from accelera.cli.info import info
 from accelera.cli.matmul import matmul
-from accelera.cli.plan import plan
+from accelera.cli.plan import app as plan
 from accelera.cli.predict_compile import predict_compile
 from accelera.cli.report import report
 from accelera.cli.run import ProgramCommand, run
@@ -34,26 +36,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (
-    info,
-    plan,
-    matmul,
-    gram,
-    copy,
-    transpose,
-    simulate,
-    sweep,
-    advise,
-    report,
-    estimate,
-    strategy,
-    serve,
-):
-    app.command()(_verb)
-app.command(name="predict-compile")(predict_compile)
-app.command(name="build-shim")(build_shim)
-app.command(cls=ProgramCommand, context_settings={"help_option_names": ["--help"]})(run)
-app.add_typer(trace, name="trace")
+_FILES, _TRACES = "Matrices in files", "Traces of memory accesses"
+_PYTORCH, _MACHINE = "PyTorch models and programs", "This machine, batches and the service"
+_VERBS = (
+    (_FILES, (matmul, gram, evaluate, copy, transpose)),
+    (_TRACES, (simulate, sweep, advise, report)),
+    (_PYTORCH, (estimate, predict_compile, build_shim)),
+    (_MACHINE, (info, strategy, serve)),
+)
+app.add_typer(plan, name="plan", rich_help_panel=_FILES)
+app.add_typer(trace, name="trace", rich_help_panel=_TRACES)
+app.command(
+    cls=ProgramCommand,
+    context_settings={"help_option_names": ["--help"]},
+    rich_help_panel=_PYTORCH,
+    epilog=epilog_of("run"),
+)(run)
+for _panel, _functions in _VERBS:
+    for _function in _functions:
+        _name = _function.__name__.replace("_", "-")
+        app.command(name=_name, rich_help_panel=_panel, epilog=epilog_of(_name))(_function)
 
 
 def _show_version(wanted: bool) -> None:

@@ -59,7 +59,58 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 """The first match counts: an error of ours is often also a built-in one."""
 
 
-class CarefulGroup(TyperGroup):
+_SYNONYMS = {
+    "multiply": "matmul",
+    "product": "matmul",
+    "compute": "evaluate",
+    "convert": "copy",
+    "replay": "simulate",
+    "optimize": "advise",
+    "memory": "estimate",
+    "ui": "serve",
+    "generate": "trace generate",
+    "capture": "trace capture",
+    "stats": "trace stats",
+}
+"""Verbs that users try, and the names they have here."""
+
+
+class VerbGroup(TyperGroup):
+    """Group of verbs: its flags show no type, and an unknown verb names the one that was meant."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the verb of that name; None if there is none."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _hide_type_of_flags(command.get_params(ctx))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the group's own options."""
+        return _hide_type_of_flags(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, verb and remaining arguments; raises UsageError with the verbs that are near."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if not _is_usage(error) or "Did you mean" in error.message:  # type: ignore[attr-defined]
+                raise
+            meant = _SYNONYMS.get(args[0].lower())
+            known = meant is not None and meant.split()[0] in self.commands
+            hint = f"Did you mean {meant!r}?" if known else f"Known: {', '.join(self.list_commands(ctx))}."
+            error.message = f"{error.message.rstrip('.')}. {hint}"  # type: ignore[attr-defined]
+            raise
+
+
+def _hide_type_of_flags(parameters: list[Any]) -> list[Any]:
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
+
+
+class CarefulGroup(VerbGroup):
     """Turns whatever a command raises into its line and its exit code."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -13,13 +13,15 @@ from accelera.cli.options import FileOperand
 if TYPE_CHECKING:
     from accelera.engine import MatrixEngine
 
+Side = Annotated[
+    Literal["left", "right"], typer.Option(help="left: the transpose of A times A; right: A times it.")
+]
+
 
 def gram(
     a: options.A,
     out: options.Out,
-    side: Annotated[
-        Literal["left", "right"], typer.Option(help="left: the transpose of A times A; right: A times it.")
-    ] = "left",
+    side: Side = "left",
     budget: options.Budget = None,
     device: options.Device = None,
     policy: options.Policy = None,

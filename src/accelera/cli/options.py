@@ -133,7 +133,7 @@ Policy = Annotated[
 ]
 PlanFile = Annotated[
     str | None,
-    typer.Option("--plan", metavar="FILE", help="Follow a plan that `accelera plan --save` wrote."),
+    typer.Option("--plan", metavar="FILE", help="Follow a plan that `accelera plan matmul --save` wrote."),
 ]
 Save = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write the plan to a file, for `accelera matmul --plan`.")

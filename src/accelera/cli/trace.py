@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accelera.cli.failures import exit_code_of
+from accelera.cli.examples import epilog_of
+from accelera.cli.failures import VerbGroup, exit_code_of
 from accelera.cli.options import Json
 from accelera.units import format_bytes
 
@@ -209,10 +210,10 @@ def _line(trace: Trace, found: dict[str, Any]) -> str:
     return f"{found['path']}: {trace}, at most {format_bytes(found['peak_live_bytes'])} alive"
 
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+app = typer.Typer(cls=VerbGroup, no_args_is_help=True, rich_markup_mode="markdown")
 for _verb in (generate, convert, stats):
-    app.command()(_verb)
-app.command(context_settings={"ignore_unknown_options": True})(capture)
+    app.command(epilog=epilog_of(f"trace {_verb.__name__}"))(_verb)
+app.command(context_settings={"ignore_unknown_options": True}, epilog=epilog_of("trace capture"))(capture)
 
 
 @app.callback()
