@@ -742,4 +742,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_MODULES]
+    return sorted({*__all__, *_MODULES})

@@ -14,6 +14,7 @@ from accelera.errors import ArgumentError, StateError
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.python_calls import uncaptured
 from accelera.tensora.state_kinds import matching_state
+from accelera.tensora.typing import Device, DTypeLike
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -22,7 +23,7 @@ Returned = TypeVar("Returned")
 # --- blocks -----------------------------------------------------------------------------------------------
 
 
-def _on_cuda(device: Any) -> bool:
+def _on_cuda(device: Device) -> bool:
     kind = str(device).partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise ArgumentError(f"[autocast] device={device!r}; give 'cpu' or 'cuda'")
@@ -59,7 +60,11 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - as torch.autocast
     """
 
     def __init__(
-        self, dtype: Any = None, enabled: bool = True, device: Any = "cpu", cache_enabled: bool = True
+        self,
+        dtype: DTypeLike | None = None,
+        enabled: bool = True,
+        device: Device = "cpu",
+        cache_enabled: bool = True,
     ) -> None:
         self.on_cuda = _on_cuda(device)
         self.enabled = enabled
@@ -77,12 +82,12 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - as torch.autocast
         native.close_autocast()
 
 
-def is_autocast_enabled(device: Any = "cpu") -> bool:
+def is_autocast_enabled(device: Device = "cpu") -> bool:
     """Return whether this thread's operations on a device run in mixed precision."""
     return bool(native.autocasting() and native.autocast_of(_on_cuda(device))[0])
 
 
-def get_autocast_dtype(device: Any = "cpu") -> Any:
+def get_autocast_dtype(device: Device = "cpu") -> Any:
     """Return the lower type of the innermost block, or the default one where there is none."""
     return native.autocast_of(_on_cuda(device))[1]
 

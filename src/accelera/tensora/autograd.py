@@ -17,7 +17,7 @@ def _as_list(tensors: Tensors | None) -> list[Any]:
         return []
     if isinstance(tensors, Tensor):
         return [tensors]
-    listed = list(tensors)
+    listed: list[Tensor | None] = list(tensors)
     require_tensors(*(each for each in listed if each is not None))
     return listed
 
@@ -269,7 +269,7 @@ def _differentiable_inputs(tensors: Sequence[Any]) -> list[Any]:
     return [each if each.requires_grad else _new_leaves(each)[0] for each in tensors]
 
 
-def _zeros_like(tensor: Any) -> Any:
+def _zeros_like(tensor: Any) -> Tensor:
     return native.full(tuple(tensor.shape), 0, tensor.dtype)
 
 
@@ -351,13 +351,13 @@ def jacobian(function: Callable[..., Any], inputs: Tensors, *, create_graph: boo
     return blocks[0] if isinstance(inputs, Tensor) else tuple(blocks)
 
 
-def hessian(function: Callable[..., Any], inputs: Any) -> Any:
+def hessian(function: Callable[..., Any], inputs: Any) -> Tensor:
     """Matrix of second derivatives of a function with one input and one number as its output.
 
     Of shape ``input.shape + input.shape``.
     """
 
-    def gradient(x: Any) -> Any:
+    def gradient(x: Any) -> Tensor:
         value = function(x)
         if value.size != 1:
             raise ShapeError(f"[hessian] the function returned shape {tuple(value.shape)}, not one number")
@@ -380,7 +380,7 @@ def _is_differentiable(each: Any) -> bool:
 
 def _central_differences(
     function: Callable[..., Any], inputs: list[Any], i: int, weight: Any, eps: float
-) -> Any:
+) -> Tensor:
     """Gradient of ``sum(weight * function)`` with respect to input `i`, by central differences."""
     x = inputs[i]
     base = native.copy(x.detach())
@@ -406,7 +406,7 @@ def _central_differences(
     return native.reshape(result, tuple(x.shape))
 
 
-def _output_weights(output: Any) -> Any:
+def _output_weights(output: Any) -> Tensor:
     """Return a weight for each element of an output: all different, and the same in every run."""
     n = max(output.size, 1)
     values = [0.5 + ((i * 7919 + 13) % 101) / 101 for i in range(n)][: output.size]
@@ -457,7 +457,7 @@ def gradcheck(
     n_outputs = len(_as_list(function(*leaves)))
     for k in range(n_outputs):
 
-        def one(*args: Any, k: int = k) -> Any:
+        def one(*args: Any, k: int = k) -> Tensor:
             return _as_list(function(*args))[k]
 
         output = one(*leaves)

@@ -38,6 +38,12 @@ native: Any = _tensora
 
 Tensor = _tensora.Tensor
 
+DType = _tensora.dtype
+"""The class of element types."""
+
+MemoryStats = _tensora.MemoryStats
+"""The class of the figures of `memory_stats`."""
+
 
 def require_tensors(*given: Any) -> None:
     """Raise TypeError for what is no Tensor, as the C++ functions do."""

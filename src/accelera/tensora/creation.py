@@ -8,8 +8,9 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import check_device, placed
+from accelera.tensora.typing import Device, DTypeLike
 
 Shape = int | Sequence[int]
 
@@ -20,18 +21,18 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
 
 
-def _device(device: Any) -> str:
+def _device(device: Device | None) -> str:
     return "cpu" if device is None else str(device)
 
 
-def _float(dtype: Any) -> Any:
+def _float(dtype: DTypeLike | None) -> DType:
     return dtypes.default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
 
 # --- from data --------------------------------------------------------------------------------------------
 
 
-def _from_foreign_array(obj: Any) -> Any:
+def _from_foreign_array(obj: Any) -> Tensor | None:
     """Return a tensor over the memory of another library's array; None if `obj` is no array."""
     if type(obj) in (bool, int, float, complex, list, tuple):
         return None
@@ -47,7 +48,9 @@ def _from_foreign_array(obj: Any) -> Any:
     return native.from_buffer(obj.__array__())
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+def asarray(
+    obj: Any, /, *, dtype: DTypeLike | None = None, device: Device | None = None, copy: bool | None = None
+) -> Tensor:
     """Tensor from numbers, nested lists of them, or an array.
 
     Parameters
@@ -90,7 +93,9 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     return native.copy(found) if copy and made is found else made
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: Any, *, dtype: DTypeLike | None = None, device: Device | None = None, requires_grad: bool = False
+) -> Tensor:
     """Tensor with a copy of `data`, a leaf of any graph; see `asarray` for what `data` may be."""
     copy = True if _is_array_like(data) else None
     made = asarray(data, dtype=dtype, device=device, copy=copy)
@@ -104,7 +109,7 @@ def _is_array_like(data: Any) -> bool:
     return not isinstance(data, (int, float, complex, list, tuple))
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Tensor, /, *, device: Device | None = None, copy: bool | None = None) -> Tensor:
     """Tensor over the memory of an object with ``__dlpack__``; a copy if ``copy=True``.
 
     Raises
@@ -125,12 +130,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 # --- filled -----------------------------------------------------------------------------------------------
 
 
-def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor whose elements are anything."""
     return native.empty(_shape(shape), _float(dtype), _device(device))
 
 
-def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full(
+    shape: Shape, fill_value: Any, *, dtype: DTypeLike | None = None, device: Device | None = None
+) -> Tensor:
     """Tensor filled with one number (or 0-d tensor), of whose type it is by default."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     if dtype is None:
@@ -138,32 +145,34 @@ def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None
     return native.full(_shape(shape), value, dtypes.as_dtype(dtype), _device(device))
 
 
-def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(shape: Shape, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor of zeros."""
     return native.full(_shape(shape), 0, _float(dtype), _device(device))
 
 
-def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(shape: Shape, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor of ones."""
     return native.full(_shape(shape), 1, _float(dtype), _device(device))
 
 
-def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor of the shape of `x` whose elements are anything."""
     return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
-def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(
+    x: Tensor, /, fill_value: Any, *, dtype: DTypeLike | None = None, device: Device | None = None
+) -> Tensor:
     """Tensor of the shape of `x` filled with one number."""
     return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
-def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor of zeros of the shape of `x`."""
     return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
-def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: Device | None = None) -> Tensor:
     """Tensor of ones of the shape of `x`."""
     return ones(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
@@ -177,7 +186,13 @@ def _signed(value: int) -> int:
 
 
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
 ) -> Tensor:
     """Vector of numbers from `start` (inclusive) to `stop` (exclusive), each `step` after the last.
 
@@ -211,8 +226,8 @@ def linspace(
     /,
     num: int,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """Vector of `num` numbers at equal distances from `start` to `stop`, the latter included by default.
@@ -243,7 +258,13 @@ def linspace(
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
 ) -> Tensor:
     """Matrix with ones on the `k`-th diagonal (above the main one if positive) and zeros elsewhere."""
     check_device(device)
@@ -252,7 +273,7 @@ def eye(
     return placed(native.cast(difference == max(-n_rows, min(k, n_cols)), _float(dtype)), device)
 
 
-def _column_minus_row(x: Any, name: str) -> Any:
+def _column_minus_row(x: Tensor, name: str) -> Tensor:
     """Column minus row of each element of a stack of matrices."""
     if x.ndim < 2:
         raise ShapeError(f"[{name}] a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
@@ -299,7 +320,14 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:
 
 
 def logspace(
-    start: Any, stop: Any, /, num: int, base: float = 10.0, *, dtype: Any = None, device: Any = None
+    start: Any,
+    stop: Any,
+    /,
+    num: int,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
 ) -> Tensor:
     """Vector of powers of `base`, whose `num` exponents have equal distances from `start` to `stop`."""
     wanted = _float(dtype)
@@ -366,7 +394,7 @@ def diagonal(x: Tensor, /, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     return native.reshape(native.take(native.reshape(x, (x.size,)), places, 0), tuple(places.shape))
 
 
-def _diagonal_places(x: Any, offset: int, axis1: int, axis2: int) -> Any:
+def _diagonal_places(x: Tensor, offset: int, axis1: int, axis2: int) -> Any:
     """Indices of a diagonal's elements in the flattened tensor."""
     flat = native.reshape(native.arange(x.size), tuple(x.shape))
     order = (*(i for i in range(x.ndim) if i not in (axis1, axis2)), axis1, axis2)

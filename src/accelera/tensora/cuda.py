@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from accelera import settings
 from accelera.errors import ArgumentError
 from accelera.tensora.core import native
+from accelera.tensora.typing import Device
 
 __all__ = [
     "ExternalStream",
@@ -59,22 +60,22 @@ def absence() -> str:
     return str(native.cuda_absence())
 
 
-def get_device_properties(device: Any = "cuda") -> Properties:
+def get_device_properties(device: Device = "cuda") -> Properties:
     """Return name, memory and compute capability of a device; ValueError where it does not exist."""
     return Properties(*native.cuda_properties(str(device)))
 
 
-def memory_free(device: Any = "cuda") -> int:
+def memory_free(device: Device = "cuda") -> int:
     """Return the bytes of a device that no process uses."""
     return int(native.cuda_free_bytes(str(device)))
 
 
-def memory_used(device: Any = "cuda") -> int:
+def memory_used(device: Device = "cuda") -> int:
     """Return the bytes of a device in use by all processes: tensors, caches, contexts and libraries."""
     return int(get_device_properties(device).total_memory) - memory_free(device)
 
 
-def synchronize(device: Any = "cuda") -> None:
+def synchronize(device: Device = "cuda") -> None:
     """Wait until a device has done all that it was given."""
     native.cuda_synchronize(str(device))
 
@@ -92,7 +93,7 @@ class Stream:
 
     """
 
-    def __init__(self, device: Any = "cuda") -> None:
+    def __init__(self, device: Device = "cuda") -> None:
         self.device = native.device_named(str(device))
         self.handle = native.cuda_make_stream(self.device)
 
@@ -130,7 +131,7 @@ class ExternalStream(Stream):
 
     """
 
-    def __init__(self, handle: Any, device: Any = "cuda") -> None:
+    def __init__(self, handle: Any, device: Device = "cuda") -> None:
         self.device = native.device_named(str(device))
         if hasattr(handle, "__cuda_stream__"):
             handle = handle.__cuda_stream__()[1]
@@ -148,7 +149,7 @@ class _CurrentStream(Stream):
         self.handle = native.cuda_current_stream(device)
 
 
-def current_stream(device: Any = "cuda") -> Stream:
+def current_stream(device: Device = "cuda") -> Stream:
     """Return the stream that this thread's operations on a device go to."""
     return _CurrentStream(native.device_named(str(device)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from accelera.errors import ArgumentError, DTypeError
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
+from accelera.tensora.typing import DTypeLike
 
-dtype = native.dtype
+dtype = DType
 """The class of element types."""
 
 bool = dtype.bool
@@ -31,8 +33,8 @@ def _repr(self: Any) -> str:
     return f"tensora.{self.name}"
 
 
-dtype.__repr__ = _repr
-dtype.__str__ = _repr
+setattr(dtype, "__repr__", _repr)  # noqa: B010
+setattr(dtype, "__str__", _repr)  # noqa: B010
 
 _SIGNED = frozenset({int8, int16, int32, int64})
 _UNSIGNED = frozenset({uint8, uint16, uint32, uint64})
@@ -52,7 +54,7 @@ KINDS = {
 """The array API's kinds of element types."""
 
 
-def as_dtype(source: Any) -> Any:
+def as_dtype(source: Any) -> DType:
     """Element type from itself, its name, a NumPy type or a Python type.
 
     Raises
@@ -64,7 +66,7 @@ def as_dtype(source: Any) -> Any:
     return source if isinstance(source, dtype) else native.to_dtype(source)
 
 
-def default_dtype() -> Any:
+def default_dtype() -> DType:
     """Type of new floating-point tensors, and of fractional results of integers."""
     return native.default_float()
 
@@ -86,12 +88,12 @@ def itemsize(source: Any) -> int:
     return int(native.itemsize(as_dtype(source)))
 
 
-def real_dtype(source: Any) -> Any:
+def real_dtype(source: Any) -> DType:
     """Type of the parts of a complex type; any other type itself."""
     return {complex64: float32, complex128: float64}.get(source, source)
 
 
-def isdtype(dtype: Any, kind: Any) -> Any:
+def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
     """Return whether an element type is of a kind.
 
     Parameters
@@ -116,7 +118,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     return as_dtype(dtype) == as_dtype(kind)
 
 
-def _scalar_dtype(scalar: Any, tensor_dtype: Any) -> Any:
+def _scalar_dtype(scalar: Any, tensor_dtype: Any) -> DType:
     """Return the type of a Python number in an operation with tensors of a type (None: no tensors)."""
     if isinstance(scalar, int):
         if scalar is True or scalar is False:
@@ -128,7 +130,7 @@ def _scalar_dtype(scalar: Any, tensor_dtype: Any) -> Any:
     return complex128 if floating == float64 else complex64
 
 
-def result_type(*arrays_and_dtypes: Any) -> Any:
+def result_type(*arrays_and_dtypes: Any) -> DType:
     """Type that results from promoting the types of tensors, element types and Python numbers.
 
     A number takes the type of the tensors, unless that type cannot hold its kind. float16 and bfloat16
@@ -155,7 +157,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
     return found
 
 
-def can_cast(from_: Any, to: Any, /) -> Any:
+def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """Return whether a type (or that of a tensor) is promoted to the type `to` when both are combined."""
     source = from_.dtype if isinstance(from_, Tensor) else as_dtype(from_)
     target = as_dtype(to)

@@ -15,16 +15,17 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
+from accelera.tensora.typing import Device, DTypeLike, Scalar
 
-Unary = Callable[[Any], Any]
-Binary = Callable[[Any, Any], Any]
+Unary = Callable[[Tensor], Tensor]
+Binary = Callable[["Tensor | Scalar", "Tensor | Scalar"], Tensor]
 
 
 def _unary(name: str, doc: str, *, op: str | None = None) -> Unary:
     """Return the operation `op` of the table as a function of one tensor."""
     run = getattr(native, op or name)
 
-    def function(x: Any, /) -> Any:
+    def function(x: Any, /) -> Tensor:
         return run(x)
 
     return _named(function, name, doc)
@@ -34,7 +35,7 @@ def _binary(name: str, doc: str, *, op: str | None = None) -> Binary:
     """Return the operation `op` of the table as a function of two tensors, or of a tensor and a number."""
     run = getattr(native, op or name)
 
-    def function(x1: Any, x2: Any, /) -> Any:
+    def function(x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
         return run(x1, x2)
 
     return _named(function, name, doc)
@@ -143,7 +144,7 @@ xlogy = _binary("xlogy", "x1 * log(x2), zero where x1 is zero.")
 # --- more -------------------------------------------------------------------------------------------------
 
 
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+def clip(x: Tensor, /, min: Tensor | Scalar | None = None, max: Tensor | Scalar | None = None) -> Tensor:  # noqa: A002
     """Limit each element to the range from `min` to `max`.
 
     Parameters
@@ -172,7 +173,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002
     return native.clip(x, low, high)
 
 
-def _limit(x: Any, limit: Any, side: str) -> Any:
+def _limit(x: Tensor, limit: Any, side: str) -> Any:
     """One limit of `clip` in the type of `x`, or None where every element keeps it."""
     if limit is None or x.dtype not in dtypes.INTEGERS:
         return (
@@ -187,14 +188,14 @@ def _limit(x: Any, limit: Any, side: str) -> Any:
     return None if keeps_all else limit
 
 
-def _same_kind(x: Any, limit: Any) -> Any:
+def _same_kind(x: Tensor, limit: Any) -> Any:
     """Convert a limit to the type of `x` if both are integers or both floating-point."""
     both_integers = x.dtype in dtypes.INTEGERS and limit.dtype in dtypes.INTEGERS
     both_inexact = x.dtype in dtypes.INEXACT and limit.dtype in dtypes.INEXACT
     return native.cast(limit, x.dtype) if both_integers or both_inexact else limit
 
 
-def where(condition: Tensor, x1: Any, x2: Any, /) -> Any:
+def where(condition: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
     """Elements of `x1` where the condition holds, otherwise of `x2`; all three broadcast.
 
     Raises
@@ -208,12 +209,12 @@ def where(condition: Tensor, x1: Any, x2: Any, /) -> Any:
     return native.where(condition, x1, x2)
 
 
-def lerp(start: Any, end: Any, weight: Any, /) -> Any:
+def lerp(start: Tensor | Scalar, end: Tensor | Scalar, weight: Tensor | Scalar, /) -> Tensor:
     """Linear interpolation: ``start + weight * (end - start)``."""
     return native.lerp(start, end, weight)
 
 
-def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) -> Tensor:
+def astype(x: Tensor, dtype: DTypeLike, /, *, copy: Any = True, device: Device | None = None) -> Tensor:
     """Elements as another type; the tensor itself if it is of this type and ``copy=False``.
 
     Floating-point numbers become integers by truncation; complex ones lose their imaginary part.
@@ -222,7 +223,7 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
     return native.copy(x) if copy and made is x else made
 
 
-def round(x: Any, /, *, decimals: int = 0) -> Any:
+def round(x: Tensor, /, *, decimals: int = 0) -> Tensor:
     """Nearest number with that many decimals (negative: tens); the even one of two that are equally near."""
     if decimals == 0:
         return native.round(x)
@@ -242,29 +243,29 @@ class Frexp(NamedTuple):
     exponent: Any
 
 
-def addcdiv(x: Any, x1: Any, x2: Any, /, *, value: Any = 1) -> Any:
+def addcdiv(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Any = 1) -> Tensor:
     """``x + value * x1 / x2``, for floating-point numbers."""
     return native.add(x, native.multiply(native.divide(x1, x2), value))
 
 
-def addcmul(x: Any, x1: Any, x2: Any, /, *, value: Any = 1) -> Any:
+def addcmul(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Any = 1) -> Tensor:
     """``x + value * x1 * x2``."""
     return native.addcmul(
         x, x1 if builtins.isinstance(value, int) and value == 1 else native.multiply(x1, value), x2
     )
 
 
-def deg2rad(x: Any, /) -> Any:
+def deg2rad(x: Tensor, /) -> Tensor:
     """Degrees as radians."""
     return native.multiply(x, math.pi / 180)
 
 
-def rad2deg(x: Any, /) -> Any:
+def rad2deg(x: Tensor, /) -> Tensor:
     """Radians as degrees."""
     return native.multiply(x, 180 / math.pi)
 
 
-def float_power(x1: Any, x2: Any, /) -> Any:
+def float_power(x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
     """x1 to the power of x2 in float64, or complex128."""
     kind = dtypes.result_type(x1, x2, dtypes.float32)
     wide = dtypes.complex128 if kind in dtypes.KINDS["complex floating"] else dtypes.float64
@@ -272,12 +273,12 @@ def float_power(x1: Any, x2: Any, /) -> Any:
     return native.pow(a, b)
 
 
-def frac(x: Any, /) -> Any:
+def frac(x: Tensor, /) -> Tensor:
     """Fractional part with the sign of x: ``x - trunc(x)``."""
     return native.subtract(x, native.trunc(x))
 
 
-def frexp(x: Any, /) -> Frexp:
+def frexp(x: Tensor, /) -> Frexp:
     """Return mantissa (at least 1/2, less than 1) and int32 exponent with ``mantissa * 2**exponent == x``."""
     exponent = native.frexp_exponent(x.detach())
     # In two steps: the power of a subnormal number is too large to be represented.
@@ -287,19 +288,19 @@ def frexp(x: Any, /) -> Frexp:
 
 
 @computes_in("inputs")
-def ldexp(x1: Any, x2: Any, /) -> Any:
+def ldexp(x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
     """``x1 * 2**x2``."""
     return native.multiply(x1, native.pow(2.0, x2))
 
 
-def logaddexp2(x1: Any, x2: Any, /) -> Any:
+def logaddexp2(x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
     """Logarithm to base 2 of 2**x1 + 2**x2, without overflow."""
     scaled = native.logaddexp(native.multiply(x1, math.log(2)), native.multiply(x2, math.log(2)))
     return native.divide(scaled, math.log(2))
 
 
 @computes_in("inputs")
-def logit(x: Any, /, *, eps: float | None = None) -> Any:
+def logit(x: Tensor, /, *, eps: float | None = None) -> Tensor:
     """Logarithm of x / (1 - x), the inverse of `sigmoid`; `eps` limits x to [eps, 1 - eps] before."""
     if eps is not None:
         limited = clip(x, eps, 1 - eps)
@@ -316,8 +317,8 @@ def logit(x: Any, /, *, eps: float | None = None) -> Any:
 
 
 def nan_to_num(
-    x: Any, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Any:
+    x: Tensor, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
     """Replace NaN by `nan`, infinities by `posinf` and `neginf` (the type's limits by default)."""
     if x.dtype not in dtypes.KINDS["real floating"]:
         return native.copy(x)
@@ -328,7 +329,7 @@ def nan_to_num(
 
 
 @computes_in("float32")
-def polar(magnitude: Any, angle: Any, /) -> Any:
+def polar(magnitude: Any, angle: Any, /) -> Tensor:
     """Complex numbers with these magnitudes and angles in radians."""
     return native.complex(
         native.multiply(magnitude, native.cos(angle)), native.multiply(magnitude, native.sin(angle))
@@ -336,7 +337,7 @@ def polar(magnitude: Any, angle: Any, /) -> Any:
 
 
 @computes_in("float32")
-def view_as_complex(x: Any, /) -> Any:
+def view_as_complex(x: Tensor, /) -> Tensor:
     """Complex numbers of the pairs on the last axis; a copy.
 
     Raises
@@ -350,7 +351,7 @@ def view_as_complex(x: Any, /) -> Any:
     return native.complex(x[..., 0], x[..., 1])
 
 
-def view_as_real(x: Any, /) -> Any:
+def view_as_real(x: Tensor, /) -> Tensor:
     """Pairs of the real and the imaginary parts of complex numbers on a new last axis; a copy."""
     parts = [native.reshape(each, (*x.shape, 1)) for each in (native.real(x), native.imag(x))]
     return native.concat(parts, x.ndim)
@@ -359,7 +360,15 @@ def view_as_real(x: Any, /) -> Any:
 # --- tests ------------------------------------------------------------------------------------------------
 
 
-def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(
+    x1: Tensor,
+    x2: Tensor,
+    /,
+    *,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> Tensor:
     """Mask of the elements that are equal, or for which ``abs(x1 - x2) <= atol + rtol * abs(x2)``.
 
     With `equal_nan`, two NaNs count as equal.
@@ -374,28 +383,34 @@ def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, eq
 
 
 def allclose(
-    x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> Any:
+    x1: Tensor,
+    x2: Tensor,
+    /,
+    *,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> builtins.bool:
     """Return whether all elements are close, as a Python bool; see `isclose`."""
     return builtins.bool(native.all(isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)))
 
 
-def array_equal(x1: Any, x2: Any, /) -> Any:
+def array_equal(x1: Tensor, x2: Tensor, /) -> builtins.bool:
     """Return whether shapes and all elements are equal, as a Python bool (PyTorch's `equal`)."""
     return x1.shape == x2.shape and builtins.bool(native.all(native.equal(x1, x2)))
 
 
-def isneginf(x: Any, /) -> Any:
+def isneginf(x: Tensor, /) -> Tensor:
     """Mask of the elements that are negative infinity."""
     return native.equal(x, -math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
 
 
-def isposinf(x: Any, /) -> Any:
+def isposinf(x: Tensor, /) -> Tensor:
     """Mask of the elements that are positive infinity."""
     return native.equal(x, math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
 
 
-def isreal(x: Any, /) -> Any:
+def isreal(x: Tensor, /) -> Tensor:
     """Mask of the elements whose imaginary part is zero; True everywhere for real types."""
     return (
         native.equal(native.imag(x), 0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import Context, Function, is_grad_enabled
-from accelera.tensora.core import native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.norms import real_type
 from accelera.tensora.products import matrix_transpose
 
@@ -47,34 +47,34 @@ class SVDResult(NamedTuple):
 # --- types and shapes -------------------------------------------------------------------------------------
 
 
-def is_complex(x: Any) -> bool:
+def is_complex(x: Tensor) -> bool:
     """Return whether the elements are complex."""
     return str(x.dtype.name).startswith("complex")
 
 
-def epsilon(dtype: Any) -> float:
+def epsilon(dtype: DType) -> float:
     """Distance of 1 and the next number."""
     name = real_type(dtype).name
     return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(name, 2.0**-52)
 
 
-def conjugate(x: Any) -> Any:
+def conjugate(x: Tensor) -> Tensor:
     """Complex conjugate; the tensor itself if it is real."""
     return native.conj(x) if is_complex(x) else x
 
 
-def adjoint_of(x: Any) -> Any:
+def adjoint_of(x: Tensor) -> Tensor:
     """Matrices transposed and conjugated."""
     return conjugate(matrix_transpose(x))
 
 
-def needs_matrix(name: str, x: Any) -> None:
+def needs_matrix(name: str, x: Tensor) -> None:
     """Raise ValueError for what has less than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"[{name}] shape {x.shape}; a matrix or a batch of them is needed")
 
 
-def needs_square(name: str, x: Any) -> None:
+def needs_square(name: str, x: Tensor) -> None:
     """Raise ValueError for what are no square matrices."""
     needs_matrix(name, x)
     if x.shape[-2] != x.shape[-1]:
@@ -86,7 +86,7 @@ def needs_square(name: str, x: Any) -> None:
 # --- triangles ---------------------------------------------------------------------------------------------
 
 
-def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """Triangle L with ``L @ adjoint_of(L) == x``, or its adjoint with `upper`.
 
     Parameters
@@ -105,7 +105,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
 
 
 @computes_in("float32")
-def cholesky_inverse(x: Any, /, *, upper: bool = False) -> Any:
+def cholesky_inverse(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """Inverse of the matrix whose Cholesky triangle is given."""
     n = x.shape[-1]
     one = native.cast(native.equal(native.arange(n)[:, None], native.arange(n)), x.dtype)
@@ -134,7 +134,7 @@ class _CholeskySolve(Function):
 
 
 @computes_in("float32")
-def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Any:
+def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Tensor:
     """The X with ``A @ X == x1``, where `x2` is the Cholesky triangle of A."""
     return _CholeskySolve.apply(x1, adjoint_of(x2) if upper else x2)
 
@@ -154,7 +154,7 @@ class LUFactors(NamedTuple):
     pivots: Any
 
 
-def lu_factor(x: Any, /) -> LUFactors:
+def lu_factor(x: Tensor, /) -> LUFactors:
     """LU decomposition by rows that are exchanged, as LAPACK keeps it.
 
     Parameters
@@ -171,18 +171,18 @@ def lu_factor(x: Any, /) -> LUFactors:
     return LUFactors(*native.lu_factor(x)[:2])
 
 
-def lu(x: Any, /) -> LUResult:
+def lu(x: Tensor, /) -> LUResult:
     """Permutation P, unit lower triangle L and upper triangle U with ``P @ L @ U == x``."""
     factors, _, permutation = native.lu_factor(x)
     return LUResult(permutation, *_triangles(factors))
 
 
-def lu_unpack(factors: Any, pivots: Any, /) -> LUResult:
+def lu_unpack(factors: Tensor, pivots: Tensor, /) -> LUResult:
     """P, L and U of what `lu_factor` returns."""
     return LUResult(_permutation(factors, pivots), *_triangles(factors))
 
 
-def _triangles(factors: Any) -> tuple[Any, Any]:
+def _triangles(factors: Tensor) -> tuple[Any, Any]:
     m, n = factors.shape[-2:]
     k = min(m, n)
     difference = native.arange(n) - native.reshape(native.arange(m), (m, 1))
@@ -192,7 +192,7 @@ def _triangles(factors: Any) -> tuple[Any, Any]:
     return lower, native.where(native.greater_equal(difference[:k], 0), factors[..., :k, :], zero)
 
 
-def _permutation(factors: Any, pivots: Any) -> Any:
+def _permutation(factors: Tensor, pivots: Tensor) -> Tensor:
     """Matrix that exchanges rows as the pivots say, the last first."""
     m = factors.shape[-2]
     order = native.copy(native.expand(native.arange(m), (*pivots.shape[:-1], m)))
@@ -207,7 +207,9 @@ def _permutation(factors: Any, pivots: Any) -> Any:
 
 
 @computes_in("float32")
-def lu_solve(factors: Any, pivots: Any, x: Any, /, *, left: bool = True, adjoint: bool = False) -> Any:
+def lu_solve(
+    factors: Tensor, pivots: Tensor, x: Tensor, /, *, left: bool = True, adjoint: bool = False
+) -> Tensor:
     """The X with ``A @ X == x`` for the A that `lu_factor` was given.
 
     With ``left=False`` the one with ``X @ A == x``; with ``adjoint=True`` for the adjoint of A.
@@ -241,7 +243,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     return QRResult(*native.qr(x, mode == "complete"))
 
 
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """Orthonormal U, Vh and singular values S with ``U @ diag(S) @ Vh == x``.
 
     Parameters
@@ -256,12 +258,12 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
     return SVDResult(*native.svd(x, full_matrices))
 
 
-def svdvals(x: Any, /) -> Any:
+def svdvals(x: Tensor, /) -> Tensor:
     """Singular values, in descending order."""
     return native.svdvals(x)
 
 
-def eigh(x: Any, /, *, UPLO: str = "L") -> EighResult:
+def eigh(x: Tensor, /, *, UPLO: str = "L") -> EighResult:
     """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangles are read (upper with "U").
 
     Gradients through eigenvectors need eigenvalues that differ; the gradient is Hermitian.
@@ -269,12 +271,12 @@ def eigh(x: Any, /, *, UPLO: str = "L") -> EighResult:
     return EighResult(*native.eigh(_lower(x, UPLO)))
 
 
-def eigvalsh(x: Any, /, *, UPLO: str = "L") -> Any:
+def eigvalsh(x: Tensor, /, *, UPLO: str = "L") -> Tensor:
     """Eigenvalues of Hermitian matrices, of which `eigh` reads the same, in ascending order."""
     return native.eigvalsh(_lower(x, UPLO))
 
 
-def _lower(x: Any, uplo: str) -> Any:
+def _lower(x: Tensor, uplo: str) -> Tensor:
     """Matrix whose lower triangle is the one that is asked for."""
     if uplo not in ("L", "U"):
         raise ArgumentError(f"[eigh] UPLO={uplo!r}; give 'L' or 'U'")
@@ -288,7 +290,7 @@ class EigResult(NamedTuple):
     eigenvectors: Any
 
 
-def eig(x: Any, /) -> EigResult:
+def eig(x: Tensor, /) -> EigResult:
     """Eigenvalues and eigenvectors of square matrices.
 
     Gradients need eigenvalues that differ, and a function that does not depend on the phases of eigenvectors.
@@ -296,13 +298,13 @@ def eig(x: Any, /) -> EigResult:
     return EigResult(*native.eig(x))
 
 
-def eigvals(x: Any, /) -> Any:
+def eigvals(x: Tensor, /) -> Tensor:
     """Eigenvalues of square matrices, complex, in any order."""
     return native.eig(x)[0]
 
 
 @computes_in("float32")
-def householder_product(x: Any, tau: Any, /) -> Any:
+def householder_product(x: Tensor, tau: Tensor, /) -> Tensor:
     """First columns of the product of reflections ``I - tau v vᴴ`` whose v lie below the diagonal of x.
 
     Parameters
@@ -338,7 +340,9 @@ def householder_product(x: Any, tau: Any, /) -> Any:
 # --- rank and pseudo-inverse ------------------------------------------------------------------------------
 
 
-def _cutoff(x: Any, largest: Any, rtol: Any, atol: Any = None) -> Any:
+def _cutoff(
+    x: Tensor, largest: Tensor, rtol: Tensor | float | None, atol: Tensor | float | None = None
+) -> Tensor:
     """Return the largest singular value that counts as zero."""
     if rtol is None:
         rtol = max(x.shape[-2:]) * epsilon(x.dtype) if atol is None else 0.0
@@ -350,7 +354,9 @@ def _cutoff(x: Any, largest: Any, rtol: Any, atol: Any = None) -> Any:
 
 
 @computes_in("float32")
-def matrix_rank(x: Any, /, *, rtol: Any = None, atol: Any = None) -> Any:
+def matrix_rank(
+    x: Tensor, /, *, rtol: Tensor | float | None = None, atol: Tensor | float | None = None
+) -> Tensor:
     """Number of singular values that are larger than `rtol` times the largest one; int64.
 
     Parameters
@@ -375,7 +381,7 @@ class _Pinv(Function):
     """Pseudo-inverse; its gradient is that of Golub and Pereyra (1973), for matrices whose rank stays."""
 
     @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
+    def forward(ctx: Context, *inputs: Any) -> Tensor:
         """Inverse of the singular values that count."""
         x, rtol, atol = inputs
         u, s, vh = native.svd(x, False)
@@ -403,7 +409,14 @@ class _Pinv(Function):
 
 
 @computes_in("float32")
-def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None, hermitian: bool = False) -> Any:
+def pinv(
+    x: Tensor,
+    /,
+    *,
+    rtol: Tensor | float | None = None,
+    atol: Tensor | float | None = None,
+    hermitian: bool = False,
+) -> Tensor:
     """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
 
     `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero. With `hermitian` the lower

@@ -17,9 +17,10 @@ import numpy as np
 
 from accelera.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from accelera.tensora.autograd import Context, Function
-from accelera.tensora.core import native, require_tensors
+from accelera.tensora.core import DType, Tensor, native, require_tensors
 from accelera.tensora.inspection import check_device, placed
 from accelera.tensora.manipulation import roll
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = [
     "fft",
@@ -51,7 +52,7 @@ def _pocketfft() -> Any:
     return scipy.fft
 
 
-def _run(name: str, x: Any, **options: Any) -> Any:
+def _run(name: str, x: Tensor, **options: Any) -> Tensor:
     """Run a SciPy transform on a tensor; return the result on the same device."""
     workers = native.thread_count() if x.size >= _LARGE else 1
     made = getattr(_pocketfft(), name)(np.asarray(x.detach().cpu()), workers=workers, **options)
@@ -65,7 +66,7 @@ class _Complex(Function):
     """`fftn` or `ifftn`. The adjoint is the inverse transform, with the same scale factor."""
 
     @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
+    def forward(ctx: Context, *inputs: Any) -> Tensor:
         """Arguments: tensor, inverse, axes, norm."""
         x, inverse, axes, norm = inputs
         ctx.options = (not inverse, axes, _OPPOSITE[norm])  # type: ignore[attr-defined]
@@ -77,7 +78,7 @@ class _Complex(Function):
         return _Complex.apply(grads[0], *ctx.options), None, None, None  # type: ignore[attr-defined]
 
 
-def _half_weights(n: int, inner: float, axis: int, x: Any) -> Any:
+def _half_weights(n: int, inner: float, axis: int, x: Tensor) -> Tensor:
     """Return the weights of a half spectrum of `n`: `inner`, but 1 at frequency 0 and at n / 2."""
     weights = [1.0 if i == 0 or 2 * i == n else inner for i in range(n // 2 + 1)]
     shape = [1] * x.ndim
@@ -89,7 +90,7 @@ class _RealToHalf(Function):
     """`rfft` of an axis. The adjoint is `irfft` of the gradient with inner elements halved."""
 
     @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
+    def forward(ctx: Context, *inputs: Any) -> Tensor:
         """Arguments: tensor, axis, norm."""
         x, axis, norm = inputs
         ctx.options = (x.shape[axis], axis, _OPPOSITE[norm])  # type: ignore[attr-defined]
@@ -107,7 +108,7 @@ class _HalfToReal(Function):
     """`irfft` of an axis, to `n` elements. The adjoint is `rfft` with inner elements doubled."""
 
     @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
+    def forward(ctx: Context, *inputs: Any) -> Tensor:
         """Arguments: tensor, n, axis, norm."""
         x, n, axis, norm = inputs
         ctx.options = (n, axis, _OPPOSITE[norm])  # type: ignore[attr-defined]
@@ -137,33 +138,33 @@ def _axis(name: str, x: Any, axis: int) -> int:
     return axis % int(x.ndim)
 
 
-def _inexact(x: Any) -> Any:
+def _inexact(x: Tensor) -> Tensor:
     """The tensor in a type that pocketfft computes in."""
     if x.dtype.name in ("float32", "float64", "complex64", "complex128"):
         return x
     return native.cast(x, native.dtype.float32 if "float" in x.dtype.name else native.default_float())
 
 
-def _as_complex(x: Any) -> Any:
+def _as_complex(x: Tensor) -> Tensor:
     x = _inexact(x)
     if x.dtype.name.startswith("complex"):
         return x
     return native.cast(x, native.dtype.complex64 if x.dtype.name == "float32" else native.dtype.complex128)
 
 
-def _as_real(name: str, x: Any) -> Any:
+def _as_real(name: str, x: Tensor) -> Tensor:
     if x.dtype.name.startswith("complex"):
         raise DTypeError(f"[{name}] a tensor of {x.dtype.name}; a real one is needed, or use fft()")
     return _inexact(x)
 
 
-def _part(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
+def _part(x: Tensor, axis: int, start: int | None, stop: int | None) -> Tensor:
     key: list[Any] = [slice(None)] * x.ndim
     key[axis] = slice(start, stop)
     return x[tuple(key)]
 
 
-def _resized(name: str, x: Any, axis: int, n: int | None) -> Any:
+def _resized(name: str, x: Tensor, axis: int, n: int | None) -> Tensor:
     """The tensor cut to `n` elements on an axis, or with zeros after its own."""
     own = x.shape[axis]
     n = own if n is None else n
@@ -197,7 +198,7 @@ def _sizes(
 
 def _complex_transform(
     name: str, x: Any, s: Sequence[int] | None, axes: Sequence[int] | None, norm: str
-) -> Any:
+) -> Tensor:
     _check_norm(name, norm)
     sizes, places = _sizes(name, x, s, axes)
     x = _as_complex(x)
@@ -208,7 +209,7 @@ def _complex_transform(
     return _Complex.apply(x, name.startswith("i"), tuple(places), norm)
 
 
-def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Discrete Fourier transform of an axis.
 
     Parameters
@@ -226,14 +227,14 @@ def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwar
     return _complex_transform("fft", x, None if n is None else (n,), (axis,), norm)
 
 
-def ifft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `fft`."""
     return _complex_transform("ifft", x, None if n is None else (n,), (axis,), norm)
 
 
 def fftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """Discrete Fourier transform of several axes.
 
     Parameters
@@ -252,8 +253,8 @@ def fftn(
 
 
 def ifftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """Inverse of `fftn`."""
     return _complex_transform("ifftn", x, s, axes, norm)
 
@@ -261,7 +262,7 @@ def ifftn(
 # --- real transforms --------------------------------------------------------------------------------------
 
 
-def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """First ``n // 2 + 1`` elements of the `fft` of a real tensor; the others are their mirror images."""
     _check_norm("rfft", norm)
     place = _axis("rfft", x, axis)
@@ -271,7 +272,7 @@ def rfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return _RealToHalf.apply(real, place, norm)
 
 
-def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `rfft`: `n` real elements, ``2 * (x.shape[axis] - 1)`` by default."""
     _check_norm("irfft", norm)
     place = _axis("irfft", x, axis)
@@ -285,8 +286,8 @@ def irfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backw
 
 
 def rfftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """`fftn` of a real tensor, of whose last axis the result has the first half, as `rfft`."""
     _check_norm("rfftn", norm)
     sizes, places = _sizes("rfftn", x, s, axes)
@@ -298,8 +299,8 @@ def rfftn(
 
 
 def irfftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """Inverse of `rfftn`; without `s` the last axis has ``2 * (extent - 1)`` elements."""
     _check_norm("irfftn", norm)
     sizes, places = _sizes("irfftn", x, s, axes)
@@ -310,7 +311,7 @@ def irfftn(
     return irfft(half, n=sizes[-1], axis=places[-1], norm=norm)
 
 
-def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """`fft` of a signal that is its own conjugated mirror image, given by its half `x`: real.
 
     `n` elements, ``2 * (x.shape[axis] - 1)`` by default.
@@ -319,23 +320,23 @@ def hfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backwa
     return irfft(native.conj(_as_complex(x)), n=n, axis=axis, norm=_OPPOSITE[norm])
 
 
-def ihfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Any:
+def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `hfft`: ``n // 2 + 1`` elements, made of a real tensor."""
     _check_norm("ihfft", norm)
     return native.conj(rfft(x, n=n, axis=axis, norm=_OPPOSITE[norm]))
 
 
 def hfftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """`fftn` of a signal that is its own conjugated mirror image; the last axis as in `hfft`."""
     _check_norm("hfftn", norm)
     return irfftn(native.conj(_as_complex(x)), s=s, axes=axes, norm=_OPPOSITE[norm])
 
 
 def ihfftn(
-    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
-) -> Any:
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Tensor:
     """Inverse of `hfftn`, made of a real tensor."""
     _check_norm("ihfftn", norm)
     return native.conj(rfftn(x, s=s, axes=axes, norm=_OPPOSITE[norm]))
@@ -344,44 +345,48 @@ def ihfftn(
 # --- frequencies ------------------------------------------------------------------------------------------
 
 
-def _frequencies(name: str, numbers: list[int], n: int, d: float, dtype: Any) -> Any:
-    dtype = native.default_float() if dtype is None else native.to_dtype(dtype)
-    if "float" not in dtype.name:
-        raise DTypeError(f"[{name}] frequencies of type {dtype.name}; give a real floating-point type")
-    return native.asarray([number / (n * d) for number in numbers], dtype)
+def _frequencies(name: str, numbers: list[int], n: int, d: float, dtype: DTypeLike | None) -> Tensor:
+    found: DType = native.default_float() if dtype is None else native.to_dtype(dtype)
+    if "float" not in found.name:
+        raise DTypeError(f"[{name}] frequencies of type {found.name}; give a real floating-point type")
+    return native.asarray([number / (n * d) for number in numbers], found)
 
 
-def _check_frequencies(name: str, n: int, device: Any) -> None:
+def _check_frequencies(name: str, n: int, device: Device | None) -> None:
     if n < 1:
         raise ArgumentError(f"[{name}] n={n}; give at least 1")
     check_device(device)
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
+def fftfreq(
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | None = None
+) -> Tensor:
     """Frequencies of the `n` elements of a transform whose samples are `d` apart: first those from 0 up."""
     _check_frequencies("fftfreq", n, device)
     numbers = [*range((n + 1) // 2), *range(-(n // 2), 0)]
     return _frequencies("fftfreq", numbers, n, d, dtype)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Any:
+def rfftfreq(
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | None = None
+) -> Tensor:
     """Frequencies of the ``n // 2 + 1`` elements of `rfft`."""
     _check_frequencies("rfftfreq", n, device)
     return _frequencies("rfftfreq", list(range(n // 2 + 1)), n, d, dtype)
 
 
-def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, inverse: bool) -> Any:
+def _shifted(name: str, x: Tensor, axes: int | Sequence[int] | None, inverse: bool) -> Tensor:
     listed = range(x.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     places = tuple(_axis(name, x, axis) for axis in listed)
     halves = tuple(x.shape[place] // 2 for place in places)
     return roll(x, tuple(-half for half in halves) if inverse else halves, axis=places)
 
 
-def fftshift(x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """The tensor with the frequency 0 moved to the middle of the axes, all by default."""
     return _shifted("fftshift", x, axes, inverse=False)
 
 
-def ifftshift(x: Any, /, *, axes: int | Sequence[int] | None = None) -> Any:
+def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """Inverse of `fftshift`."""
     return _shifted("ifftshift", x, axes, inverse=True)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import dtypes
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.typing import Device
 
 _SKIPPED = {"float16", "bfloat16"}  # the standard has no such types
 
 
-def check_device(device: Any) -> None:
+def check_device(device: Device | None) -> None:
     """Raise ValueError if a device is none of `devices`; None is the default one."""
     if device is not None:
         native.device_named(str(device))
 
 
-def placed(tensor: Any, device: Any) -> Any:
+def placed(tensor: Any, device: Device | None) -> Tensor:
     """Return the tensor on a device, differentiably; itself if it is there already or the device is None."""
     return tensor if device is None else native.to_device(tensor, str(device))
 
@@ -36,7 +37,7 @@ class NamespaceInfo:
         """All devices: "cpu", and "cuda:0" and so on where there are such."""
         return ["cpu", *(f"cuda:{i}" for i in range(native.cuda_device_count()))]
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+    def default_dtypes(self, *, device: Device | None = None) -> dict[str, Any]:
         """Types of new tensors, by kind."""
         check_device(device)
         floating = dtypes.default_dtype()
@@ -47,7 +48,7 @@ class NamespaceInfo:
             "indexing": dtypes.int64,
         }
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
+    def dtypes(self, *, device: Device | None = None, kind: Any = None) -> dict[str, Any]:
         """Types that the standard knows, by name; of a kind (or a tuple of kinds) if one is given."""
         check_device(device)
         known = {each.name: each for each in dtypes.dtype if each.name not in _SKIPPED}

@@ -28,7 +28,7 @@ class TileKernel:
         self._builder = _EntryBuilder(self._name, tile)
         self._entry = self._builder.entry(self._name, function, self._inputs)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Tensor:
         """Value for each element, or row, of the inputs, which are broadcast.
 
         Parameters
@@ -224,13 +224,13 @@ def _input_gradients(
     return [_zeros_if_none(by_leaf.get(id(leaves[i])), leaves[i]) for i in chosen]
 
 
-def _first_element(row: Any) -> Any:
+def _first_element(row: Any) -> Tensor:
     """Return the first element of a row, using only operations that a tile supports."""
     place = native.asarray([i == 0 for i in range(row.shape[0])])
     return native.sum(native.where(place, row, native.full((), 0, row.dtype)))
 
 
-def _as_leaf(element: Any) -> Any:
+def _as_leaf(element: Any) -> Tensor:
     """Return an element that requires gradients; a type without gradients is returned as it is."""
     if element.requires_grad or not isdtype(element.dtype, ("real floating", "complex floating")):
         return element
@@ -239,7 +239,7 @@ def _as_leaf(element: Any) -> Any:
     return leaf
 
 
-def _zeros_if_none(gradient: Any, element: Any) -> Any:
+def _zeros_if_none(gradient: Any, element: Any) -> Tensor:
     if gradient is None:
         return native.multiply(element, native.full((), 0, element.dtype))
     return gradient

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from accelera.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from accelera.tensora.amp import computes_in
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import eye
 from accelera.tensora.factorizations import (
     EighResult,
@@ -46,6 +46,7 @@ from accelera.tensora.factorizations import (
 from accelera.tensora.manipulation import broadcast_shapes
 from accelera.tensora.norms import as_single, power_norm, real_type, root_of_squares, squares
 from accelera.tensora.products import matmul, matrix_transpose, multi_dot, outer, tensordot, vander, vecdot
+from accelera.tensora.typing import DTypeLike
 
 __all__ = [
     "EigResult",
@@ -110,7 +111,7 @@ def _axis(name: str, axis: int, ndim: int) -> int:
     return axis % ndim
 
 
-def _last(x: Any, axis: int) -> Any:
+def _last(x: Tensor, axis: int) -> Tensor:
     """The tensor with one axis, counted from the front, moved to the end."""
     order = [i for i in range(x.ndim) if i != axis]
     return x if axis == x.ndim - 1 else native.permute(x, (*order, axis))
@@ -119,7 +120,7 @@ def _last(x: Any, axis: int) -> Any:
 # --- products ---------------------------------------------------------------------------------------------
 
 
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Vector products in three dimensions, which lie on `axis`; other axes are broadcast."""
     shape = broadcast_shapes(x1.shape, x2.shape)
     at = _axis("cross", axis, min(x1.ndim, x2.ndim)) - min(x1.ndim, x2.ndim) if axis < 0 else axis
@@ -138,13 +139,13 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return native.permute(result, tuple(order))
 
 
-def matrix_power(x: Any, n: int, /) -> Any:
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
     """Product of `n` factors `x`, of the inverse for a negative `n`, or the identity for 0."""
     needs_square("matrix_power", x)
     if n == 0:
         return native.copy(native.expand(eye(x.shape[-1], dtype=x.dtype), tuple(x.shape)))
     base = inv(x) if n < 0 else x
-    result = None
+    result: Any = None
     for bit in f"{abs(n):b}"[::-1]:
         if bit == "1":
             result = base if result is None else native.matmul(result, base)
@@ -155,7 +156,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
 # --- parts of matrices ------------------------------------------------------------------------------------
 
 
-def diagonal(x: Any, /, *, offset: int = 0) -> Any:
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     """Elements ``x[..., i, i + offset]``: shape ``(..., d)`` for the d of them that there are."""
     needs_matrix("diagonal", x)
     rows, columns = x.shape[-2:]
@@ -168,7 +169,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     return native.as_strided(whole, (*x.shape[:-2], n), (*steps[:-2], steps[-2] + steps[-1]), start)
 
 
-def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
+def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """Sum of the elements ``x[..., i, i + offset]``, in the type that a sum has or in `dtype`."""
     elements = diagonal(x, offset=offset)
     if dtype is not None:
@@ -180,22 +181,22 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 # --- solvers and decompositions ---------------------------------------------------------------------------
 
 
-def det(x: Any, /) -> Any:
+def det(x: Tensor, /) -> Tensor:
     """Determinants of square matrices, of shape ``x.shape[:-2]``."""
     return native.det(x)
 
 
-def slogdet(x: Any, /) -> SlogdetResult:
+def slogdet(x: Tensor, /) -> SlogdetResult:
     """Sign and logarithm of the modulus of determinants, which themselves may be too large or small."""
     return SlogdetResult(*native.slogdet(x))
 
 
-def inv(x: Any, /) -> Any:
+def inv(x: Tensor, /) -> Tensor:
     """Inverses of square matrices. Raises ValueError for one that is singular."""
     return native.inv(x)
 
 
-def solve(x1: Any, x2: Any, /) -> Any:
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The X with ``x1 @ X == x2``.
 
     Parameters
@@ -217,8 +218,8 @@ def solve(x1: Any, x2: Any, /) -> Any:
 
 
 def solve_triangular(
-    x1: Any, x2: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Any:
+    x1: Tensor, x2: Tensor, /, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
     """The X with ``x1 @ X == x2`` for triangular `x1`, whose other triangle is not read.
 
     With ``left=False`` the one with ``X @ x1 == x2``; with ``unitriangular=True`` the diagonal counts as ones
@@ -262,7 +263,7 @@ def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
     return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rtol))
 
 
-def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> Any:
+def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> Tensor:
     """The X with ``tensordot(x1, X, axes=X.ndim) == x2``; `axes` of `x1` are moved to its end before."""
     if axes is not None:
         places = [axis % x1.ndim for axis in axes]
@@ -272,7 +273,7 @@ def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> An
     return native.reshape(solve(matrix, native.reshape(x2, (x2.size,))), shape)
 
 
-def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
+def tensorinv(x: Tensor, /, *, ind: int = 2) -> Tensor:
     """The Y with ``tensordot(Y, x, axes=ind)`` the identity: the inverse, first `ind` axes being rows."""
     if not 0 < ind <= x.ndim:
         raise ShapeError(f"[tensorinv] ind={ind} for a tensor with {x.ndim} dimensions")
@@ -284,20 +285,20 @@ def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
 # --- norms ------------------------------------------------------------------------------------------------
 
 
-def _needs_inexact(name: str, x: Any) -> None:
+def _needs_inexact(name: str, x: Tensor) -> None:
     if "float" not in x.dtype.name and not is_complex(x):
         raise DTypeError(f"[{name}] not defined for {x.dtype.name}; convert with .to(float32)")
 
 
 @computes_in("float32")
 def matrix_norm(
-    x: Any,
+    x: Tensor,
     /,
     *,
     keepdims: bool = False,
     ord: int | float | str | None = "fro",  # noqa: A002
     axis: tuple[int, int] = (-2, -1),
-) -> Any:
+) -> Tensor:
     """Norms of matrices.
 
     Parameters
@@ -325,7 +326,7 @@ def matrix_norm(
     return native.reshape(result, tuple(1 if i in (rows, columns) else n for i, n in enumerate(x.shape)))
 
 
-def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
+def _matrix_norm(x: Tensor, ord: Any) -> Tensor:  # noqa: A002
     if ord is None or ord == "fro":
         result = root_of_squares(x, (-2, -1))
     elif min(x.shape[-2:]) == 0 and ord in ("nuc", 2, 1, math.inf) and (ord in ("nuc", 2) or x.size == 0):
@@ -341,20 +342,20 @@ def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
     return result
 
 
-def _extreme(x: Any, sign: Any, axis: Any, keepdims: bool = False) -> Any:
+def _extreme(x: Tensor, sign: Any, axis: Any, keepdims: bool = False) -> Tensor:
     """Largest elements for a positive sign, smallest for a negative one."""
     return (native.max if sign > 0 else native.min)(x, axis=axis, keepdims=keepdims)
 
 
 @computes_in("float32")
 def vector_norm(
-    x: Any,
+    x: Tensor,
     /,
     *,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     ord: int | float = 2,  # noqa: A002
-) -> Any:
+) -> Tensor:
     """Norms of vectors: ``sum(abs(x) ** ord) ** (1 / ord)``.
 
     Parameters
@@ -375,7 +376,7 @@ def vector_norm(
     return native.cast(_vector_norm(as_single(x), ord, axes, keepdims), real_type(x.dtype))
 
 
-def _vector_norm(x: Any, ord: float, axes: tuple[int, ...], keepdims: bool) -> Any:  # noqa: A002
+def _vector_norm(x: Tensor, ord: float, axes: tuple[int, ...], keepdims: bool) -> Tensor:  # noqa: A002
     if ord == 2:
         return root_of_squares(x, axes, keepdims)
     size = native.abs(x)
@@ -390,13 +391,13 @@ def _vector_norm(x: Any, ord: float, axes: tuple[int, ...], keepdims: bool) -> A
 
 @computes_in("float32")
 def norm(
-    x: Any,
+    x: Tensor,
     /,
     *,
     ord: Any = None,  # noqa: A002
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
-) -> Any:
+) -> Tensor:
     """`vector_norm` or `matrix_norm`, as PyTorch and NumPy choose.
 
     Without `ord` the 2-norm of all elements on the axes. With `ord` matrices lie on two axes, and vectors on
@@ -415,7 +416,7 @@ def norm(
 
 
 @computes_in("float32")
-def cond(x: Any, /, *, p: int | float | str | None = None) -> Any:
+def cond(x: Tensor, /, *, p: int | float | str | None = None) -> Tensor:
     """Condition numbers: largest by smallest singular value, or the norm of x times that of its inverse."""
     if p is None or p in (2, -2):
         values = svdvals(x)
@@ -445,7 +446,7 @@ _PADE = (
 
 
 @computes_in("float32")
-def matrix_exp(x: Any, /) -> Any:
+def matrix_exp(x: Tensor, /) -> Tensor:
     """Exponential of square matrices: Padé's approximant of degree 13 with scaling and squaring.
 
     Source: N. Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
@@ -471,7 +472,7 @@ def matrix_exp(x: Any, /) -> Any:
 
 
 @computes_in("float32")
-def renorm(x: Any, /, *, p: float, axis: int, maxnorm: float) -> Any:
+def renorm(x: Tensor, /, *, p: float, axis: int, maxnorm: float) -> Tensor:
     """Tensor whose slices along an axis are scaled down to a norm of order `p` of at most `maxnorm`."""
     rest = tuple(i for i in range(x.ndim) if i != _axis("renorm", axis, x.ndim))
     size = vector_norm(x, ord=p, axis=rest, keepdims=True)

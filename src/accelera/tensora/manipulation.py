@@ -326,7 +326,7 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     return native.take(x, native.searchsorted(ends, native.arange(total), True), at)
 
 
-def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+def tile(x: Tensor, repetitions: int | tuple[int, ...], /) -> Tensor:
     """The whole tensor several times along each axis."""
     times = repetitions if isinstance(repetitions, tuple) else (repetitions,)
     n = builtins.max(len(times), x.ndim)

@@ -17,15 +17,16 @@ from accelera.tensora import (
     reductions,
     sort_search,
 )
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import placed
+from accelera.tensora.typing import Device, DTypeLike, Scalar
 
 _UNPRINTED_DTYPES = {dtypes.float32, dtypes.bool}  # `repr` leaves these types out
 MOST_ELEMENTS = 1000
 """`repr` shortens tensors with more elements: it prints the first and last three of each axis."""
 
 
-def _values(x: Any) -> str:
+def _values(x: Tensor) -> str:
     """Return the values as text: nested brackets with aligned columns."""
     import numpy as np
 
@@ -43,14 +44,14 @@ def _values(x: Any) -> str:
     )
 
 
-def _origin(x: Any) -> str | None:
+def _origin(x: Tensor) -> str | None:
     """Return how a tensor belongs to the autograd graph, as text; None if it needs no gradient."""
     if not x.requires_grad:
         return None
     return "requires_grad=True" if x.is_leaf else f"grad_fn={native.grad_fn(x)[0]}"
 
 
-def represent(x: Any) -> str:
+def represent(x: Tensor) -> str:
     """Return the text of `repr`: the values, then type, shape, device and autograd state where needed.
 
     The type is left out if it is float32 or bool, the shape if all values are printed, the device if it is
@@ -77,7 +78,7 @@ Axes = int | tuple[int, ...] | None
 # --- the array API ----------------------------------------------------------------------------------------
 
 
-def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
+def array_namespace(_self: Tensor, /, *, api_version: str | None = None) -> Any:
     """Return the namespace of the array API, `accelera.tensora`.
 
     Raises
@@ -93,7 +94,7 @@ def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
     return sys.modules["accelera.tensora"]
 
 
-def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
+def to_device(self: Tensor, device: Device, /, *, stream: Any = None) -> Tensor:
     """Return the tensor on a device; itself if it is there already.
 
     Raises
@@ -112,29 +113,29 @@ def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
         return placed(self, device)
 
 
-def on_cpu(self: Any) -> Any:
+def on_cpu(self: Tensor) -> Tensor:
     """Return the tensor on the CPU; itself if it is there already."""
     return placed(self, "cpu")
 
 
-def on_cuda(self: Any, device: int | None = None) -> Any:
+def on_cuda(self: Tensor, device: int | None = None) -> Tensor:
     """Return the tensor on a CUDA device, by its number, the first by default."""
     return placed(self, f"cuda:{device or 0}")
 
 
-def transposed(self: Any) -> Any:
+def transposed(self: Tensor) -> Tensor:
     """View with the order of axes reversed."""
     return native.permute(self, tuple(reversed(range(self.ndim))))
 
 
-def iterate(self: Any) -> Iterator[Any]:
+def iterate(self: Tensor) -> Iterator[Any]:
     """Views of the slices along the first axis."""
     if self.ndim == 0:
         raise ArgumentError("[tensora] a 0-d tensor has nothing to iterate over; item() gives its number")
     return (self[i] for i in range(self.shape[0]))
 
 
-def contains(self: Any, value: Any) -> bool:
+def contains(self: Tensor, value: Any) -> bool:
     """Return whether any element equals the value."""
     return bool(native.any(native.equal(self, value)))
 
@@ -142,7 +143,9 @@ def contains(self: Any, value: Any) -> bool:
 # --- conversions ------------------------------------------------------------------------------------------
 
 
-def convert(self: Any, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Any:
+def convert(
+    self: Tensor, *args: Any, dtype: DTypeLike | None = None, device: Device | None = None, copy: bool = False
+) -> Tensor:
     """Return the tensor with another element type, on another device, or both.
 
     Parameters
@@ -165,7 +168,7 @@ def convert(self: Any, *args: Any, dtype: Any = None, device: Any = None, copy: 
     return native.copy(self) if copy and made is self else made
 
 
-def to_numpy(self: Any) -> Any:
+def to_numpy(self: Tensor) -> Any:
     """NumPy array over the same memory; bfloat16, which NumPy lacks, is copied to float32.
 
     Raises
@@ -181,7 +184,7 @@ def to_numpy(self: Any) -> Any:
     return to_array(self)
 
 
-def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+def to_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
     """Return the tensor as a NumPy array: the method ``__array__``, which `numpy.asarray` calls.
 
     Raises
@@ -200,8 +203,8 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
             "of accelera.tensora, or .detach() for the numbers alone."
         )
 
-    source = native.cast(self.detach(), dtypes.float32) if self.dtype == dtypes.bfloat16 else self
-    found = np.asarray(memoryview(source))
+    source: Any = native.cast(self.detach(), dtypes.float32) if self.dtype == dtypes.bfloat16 else self
+    found: Any = np.asarray(memoryview(source))
     if dtype is not None and found.dtype != dtype:
         if copy is False:
             raise ArgumentError(
@@ -214,7 +217,7 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
 # --- gradients --------------------------------------------------------------------------------------------
 
 
-def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
+def set_requires_grad(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Set `requires_grad`, and return the tensor."""
     self.requires_grad = requires_grad
     return self
@@ -225,7 +228,7 @@ def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
 
 def _rebuild(
     data: Any, types: tuple[str, str], shape: tuple[int, ...], device: str, requires_grad: bool
-) -> Any:
+) -> Tensor:
     """Return the tensor of a pickle; `_reduce_tensor` makes the arguments."""
     import numpy as np
 
@@ -237,7 +240,7 @@ def _rebuild(
     return made
 
 
-def _reduce_tensor(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _reduce_tensor(x: Tensor) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return `_rebuild` and its arguments, as pickle needs them; the autograd graph is not pickled."""
     source = x.detach().cpu()
     dtype = stored = x.dtype.name
@@ -259,7 +262,7 @@ def _reduce_function(function: Any) -> str:
 def _reduction_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reduction as a method, with `axis` and `keepdims` by position as well."""
 
-    def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+    def method(self: Tensor, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
         return function(self, axis=axis, keepdims=keepdims, **options)
 
     return _copy_metadata(method, function)
@@ -269,7 +272,7 @@ def _native_reduction_method(name: str) -> Callable[..., Any]:
     """Return a reduction of the C++ extension as a method; extra options go through its Python function."""
     run, function = getattr(native, name), getattr(reductions, name)
 
-    def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+    def method(self: Tensor, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
         if options:
             return function(self, axis=axis, keepdims=keepdims, **options)
         return run(self, axis, keepdims)
@@ -290,22 +293,22 @@ def _as_tuple(given: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
-def _reshape(self: Any, *shape: Any) -> Any:
+def _reshape(self: Tensor, *shape: Any) -> Tensor:
     """Elements in another shape: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``."""
     return native.reshape(self, _as_tuple(shape))
 
 
-def _view(self: Any, *shape: Any) -> Any:
+def _view(self: Tensor, *shape: Any) -> Tensor:
     """View in another shape; raises ValueError where the strides allow no view."""
     return manipulation.reshape(self, _as_tuple(shape), copy=False)
 
 
-def _permute(self: Any, *axes: Any) -> Any:
+def _permute(self: Tensor, *axes: Any) -> Tensor:
     """View with the axes in another order."""
     return native.permute(self, _as_tuple(axes))
 
 
-def _transpose(self: Any, *axes: Any) -> Any:
+def _transpose(self: Tensor, *axes: Any) -> Tensor:
     """Exchange two axes, as PyTorch does. Without arguments reverse all axes, with all axes permute them."""
     given = _as_tuple(axes)
     if not given:
@@ -313,7 +316,7 @@ def _transpose(self: Any, *axes: Any) -> Any:
     return manipulation.swapaxes(self, *given) if len(given) == 2 else native.permute(self, given)
 
 
-def _expand(self: Any, *shape: Any) -> Any:
+def _expand(self: Tensor, *shape: Any) -> Tensor:
     """View in a larger shape; -1 leaves an extent as it is."""
     wanted = _as_tuple(shape)
     skip = len(wanted) - self.ndim
@@ -322,64 +325,64 @@ def _expand(self: Any, *shape: Any) -> Any:
     )
 
 
-def _squeeze(self: Any, axis: Axes = None) -> Any:
+def _squeeze(self: Tensor, axis: Axes = None) -> Tensor:
     """View without axes of extent 1."""
     return manipulation.squeeze(self, axis=axis)
 
 
-def _unsqueeze(self: Any, axis: int) -> Any:
+def _unsqueeze(self: Tensor, axis: int) -> Tensor:
     """View with a new axis of extent 1."""
     return manipulation.expand_dims(self, axis=axis)
 
 
-def _clone(self: Any) -> Any:
+def _clone(self: Tensor) -> Tensor:
     """Copy that gradients flow back through."""
     return native.copy(self)
 
 
-def _contiguous(self: Any) -> Any:
+def _contiguous(self: Tensor) -> Tensor:
     """Return the tensor itself if its elements lie in order without gaps, otherwise a copy."""
     return native.contiguous(self)
 
 
-def _fill(self: Any, value: Any) -> Any:
+def _fill(self: Tensor, value: Any) -> Tensor:
     """Set all elements to a number; return the tensor."""
     self[...] = value
     return self
 
 
-def _zero(self: Any) -> Any:
+def _zero(self: Tensor) -> Tensor:
     """Set all elements to zero; return the tensor."""
     return _fill(self, 0)
 
 
-def _dim(self: Any) -> int:
+def _dim(self: Tensor) -> int:
     """Return the number of axes."""
     return int(self.ndim)
 
 
-def _numel(self: Any) -> int:
+def _numel(self: Tensor) -> int:
     """Return the number of elements."""
     return int(self.size)
 
 
-def _format(self: Any, spec: str) -> str:
+def _format(self: Tensor, spec: str) -> str:
     """Format the number of a 0-d tensor; a larger one is written as by `repr`."""
     return format(self.item(), spec) if self.ndim == 0 and spec else format(represent(self), spec)
 
 
-def _dot(self: Any, other: Any) -> Any:
+def _dot(self: Tensor, other: Any) -> Tensor:
     """Matrix product."""
     return native.matmul(self, other)
 
 
-def _astype(self: Any, dtype: Any, copy: bool = True) -> Any:
+def _astype(self: Tensor, dtype: DTypeLike, copy: bool = True) -> Tensor:
     """Elements as another type."""
     return elementwise.astype(self, dtype, copy=copy)
 
 
-def _type_conversion(dtype: Any) -> Callable[[Any], Any]:
-    def method(self: Any) -> Any:
+def _type_conversion(dtype: DType) -> Callable[[Any], Any]:
+    def method(self: Tensor) -> Tensor:
         return native.cast(self, dtype)
 
     method.__doc__ = f"Elements as {dtype.name}."
@@ -389,18 +392,18 @@ def _type_conversion(dtype: Any) -> Callable[[Any], Any]:
 def _axis_method(function: Callable[..., Any], default: int | None) -> Callable[..., Any]:
     """Return a function of one axis as a method, with the axis by position as well."""
 
-    def method(self: Any, axis: Any = default, **options: Any) -> Any:
+    def method(self: Tensor, axis: Axes = default, **options: Any) -> Tensor:
         return function(self, axis=axis, **options)
 
     return _copy_metadata(method, function)
 
 
-def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+def _clamp(self: Tensor, min: Tensor | Scalar | None = None, max: Tensor | Scalar | None = None) -> Tensor:  # noqa: A002
     """Limit each element to a range."""
     return elementwise.clip(self, min, max)
 
 
-def _topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+def _topk(self: Tensor, k: int, axis: int = -1, largest: bool = True) -> sort_search.Selected:
     """Return the `k` largest (or smallest) elements along an axis, and their indices."""
     return sort_search.topk(self, k, axis=axis, largest=largest)
 

@@ -12,9 +12,10 @@ from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import from_dlpack
 from accelera.tensora.norms import power_norm
+from accelera.tensora.typing import Scalar
 
 
-def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
+def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Tensor:
     """Product of matrices, or of stacks of them that broadcast.
 
     A vector is a row on the left and a column on the right. Where a factor is no tensor but lies in a file or
@@ -122,7 +123,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
     return native.reshape(native.matmul(a, b), shape)
 
 
-def _broadcast_axes(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int]) -> Any:
+def _broadcast_axes(x: Tensor, axes: Sequence[int], other: Tensor, other_axes: Sequence[int]) -> Tensor:
     """Expand axes of extent 1 to the extents of the matching axes of the other tensor."""
     shape = list(x.shape)
     for i, k in zip(axes, other_axes, strict=True):
@@ -150,7 +151,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 # --- products with a sum ----------------------------------------------------------------------------------
 
 
-def _scaled_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
+def _scaled_sum(x: Tensor, product: Any, beta: Scalar, alpha: Scalar) -> Tensor:
     """``beta * x + alpha * product``; with ``beta=0`` `x` is ignored, NaN included."""
     scaled = product if alpha == 1 else native.multiply(product, alpha)
     if beta == 0:
@@ -159,31 +160,31 @@ def _scaled_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 @computes_in("lower")
-def addmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for two matrices."""
     return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
-def addmv(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addmv(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for a matrix and a vector."""
     return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
-def addr(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addr(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     """``beta * x + alpha * outer(x1, x2)`` for two vectors."""
     return _scaled_sum(x, outer(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
-def baddbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def baddbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for stacks of matrices."""
     return _scaled_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
 @computes_in("lower")
-def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Scalar = 1, alpha: Scalar = 1) -> Tensor:
     """``beta * x`` plus `alpha` times the sum of the products of two stacks of matrices."""
     return _scaled_sum(x, native.sum(native.matmul(x1, x2), 0), beta, alpha)
 
@@ -191,7 +192,7 @@ def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 
 # --- products of vectors and tensors ----------------------------------------------------------------------
 
 
-def outer(x1: Any, x2: Any, /) -> Any:
+def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Products of each element of one vector with each of another, of shape ``(x1.size, x2.size)``."""
     if x1.ndim != 1 or x2.ndim != 1:
         raise ShapeError(f"[outer] shapes {x1.shape} and {x2.shape}; two vectors are needed")
@@ -299,7 +300,7 @@ def block_diag(*arrays: Tensor) -> Tensor:
 
 
 @computes_in("lower")
-def multi_dot(arrays: Sequence[Any], /) -> Any:
+def multi_dot(arrays: Sequence[Any], /) -> Tensor:
     """Product of several matrices in the order that needs the fewest operations; the ends may be vectors."""
     if len(arrays) < 2:
         raise ArgumentError(f"[multi_dot] {len(arrays)} matrices; give at least 2")
@@ -334,14 +335,14 @@ def _chain_splits(extents: list[int]) -> dict[tuple[int, int], int]:
     return parts
 
 
-def _chain_product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Any:
+def _chain_product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Tensor:
     if i == k:
         return chain[i]
     j = parts[i, k]
     return native.matmul(_chain_product(chain, parts, i, j), _chain_product(chain, parts, j + 1, k))
 
 
-def vander(x: Any, /, *, n: int | None = None) -> Any:
+def vander(x: Tensor, /, *, n: int | None = None) -> Tensor:
     """Powers 0 to n - 1 of each element, along a new last axis; as many as there are elements by default."""
     x = native.reshape(x, (1,)) if x.ndim == 0 else x
     count = x.shape[-1] if n is None else n
@@ -417,7 +418,7 @@ def _parse_einsum(subscripts: str, operands: Sequence[Any]) -> tuple[list[list[A
     return terms, [*range(-most, 0), *sorted(label for label in set(letters) if letters.count(label) == 1)]
 
 
-def _merge_repeated_labels(labels: list[Any], x: Any) -> tuple[list[Any], Any]:
+def _merge_repeated_labels(labels: list[Any], x: Tensor) -> tuple[list[Any], Any]:
     """Take the diagonal over axes with the same label, so that each label occurs once."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -430,12 +431,12 @@ def _merge_repeated_labels(labels: list[Any], x: Any) -> tuple[list[Any], Any]:
     return labels, x
 
 
-def _broadcast_labels(labels: list[Any], x: Any, extents: dict[Any, int]) -> tuple[list[Any], Any]:
+def _broadcast_labels(labels: list[Any], x: Tensor, extents: dict[Any, int]) -> tuple[list[Any], Any]:
     """Expand axes of extent 1 to the extent of their label."""
     return labels, native.expand(x, tuple(extents[label] for label in labels))
 
 
-def _sum_labels(labels: list[Any], x: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
+def _sum_labels(labels: list[Any], x: Tensor, wanted: set[Any]) -> tuple[list[Any], Any]:
     """Sum over the axes whose labels are not wanted any more."""
     lost = tuple(i for i, label in enumerate(labels) if label not in wanted)
     if lost:
@@ -443,7 +444,7 @@ def _sum_labels(labels: list[Any], x: Any, wanted: set[Any]) -> tuple[list[Any],
     return [label for label in labels if label in wanted], x
 
 
-def _contract(a: list[Any], x: Any, b: list[Any], y: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
+def _contract(a: list[Any], x: Tensor, b: list[Any], y: Any, wanted: set[Any]) -> tuple[list[Any], Any]:
     """Contract two operands by one batched matrix product; return the labels and the result."""
     b, y = _sum_labels(b, y, wanted | set(a))
     both = [label for label in a if label in b]

@@ -12,8 +12,9 @@ from typing import Any
 
 from accelera.errors import ArgumentError, DTypeError
 from accelera.json_values import shown
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.python_calls import current
+from accelera.tensora.typing import DTypeLike
 
 __all__ = ["Generator", "default_generator", "manual_seed", "rand", "randint", "randn", "randperm"]
 
@@ -31,7 +32,7 @@ def _shape(shape: Shape) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def _float(dtype: Any) -> Any:
+def _float(dtype: DTypeLike | None) -> DType:
     return native.default_float() if dtype is None else native.to_dtype(dtype)
 
 
@@ -73,7 +74,8 @@ class Generator:
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
-        pair = tuple(state) if isinstance(state, (tuple, list)) else ()
+        given: object = state
+        pair = tuple(given) if isinstance(given, (tuple, list)) else ()
         if len(pair) != 2 or not all(type(each) is int and 0 <= each < _WORD for each in pair):
             raise ArgumentError(
                 f"[Generator.state] {shown(state, repr)}; give the two numbers that `state` returned"
@@ -102,7 +104,9 @@ class Generator:
             current.trace.draw(self, *drawn)
         return drawn
 
-    def uniform(self, shape: Shape = (), dtype: Any = None, low: float = 0.0, high: float = 1.0) -> Any:
+    def uniform(
+        self, shape: Shape = (), dtype: DTypeLike | None = None, low: float = 0.0, high: float = 1.0
+    ) -> Tensor:
         """Numbers that are evenly distributed in ``[low, high)``.
 
         Parameters
@@ -117,11 +121,15 @@ class Generator:
         """
         return native.random_uniform(*self._next(), _shape(shape), _float(dtype), low, high)
 
-    def normal(self, shape: Shape = (), dtype: Any = None, mean: float = 0.0, std: float = 1.0) -> Any:
+    def normal(
+        self, shape: Shape = (), dtype: DTypeLike | None = None, mean: float = 0.0, std: float = 1.0
+    ) -> Tensor:
         """Normally distributed numbers of this mean and standard deviation; arguments as for `uniform`."""
         return native.random_normal(*self._next(), _shape(shape), _float(dtype), mean, std)
 
-    def integers(self, low: int, high: int | None = None, shape: Shape = (), dtype: Any = "int64") -> Any:
+    def integers(
+        self, low: int, high: int | None = None, shape: Shape = (), dtype: DTypeLike = "int64"
+    ) -> Tensor:
         """Integers in ``[low, high)``, all equally likely; in ``[0, low)`` without `high`.
 
         Raises
@@ -143,20 +151,20 @@ class Generator:
         low_word = first if first < 1 << 63 else first - _WORD
         return native.random_integers(*self._next(), _shape(shape), kind, low_word, (end - first) % _WORD)
 
-    def dropout(self, x: Any, p: float) -> Any:
+    def dropout(self, x: Any, p: float) -> Tensor:
         """Return a tensor on the CPU with elements set to zero with probability `p`, others over ``1 - p``.
 
         A gradient draws the same numbers again, so that no mask is kept.
         """
         return native.random_dropout(*self._next(), x, p)
 
-    def permutation(self, n: int) -> Any:
+    def permutation(self, n: int) -> Tensor:
         """The numbers below `n` in any order, as int64."""
         if n < 0:
             raise ArgumentError(f"[permutation] n={n}; give 0 or more")
         return native.random_permutation(*self._next(), n)
 
-    def bernoulli(self, p: Any, shape: Shape | None = None) -> Any:
+    def bernoulli(self, p: Any, shape: Shape | None = None) -> Tensor:
         """True with probability `p`, as a bool tensor.
 
         Parameters
@@ -197,12 +205,12 @@ def _source(generator: Generator | None) -> Generator:
     return default_generator if generator is None else generator
 
 
-def rand(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
+def rand(*shape: int, dtype: DTypeLike | None = None, generator: Generator | None = None) -> Tensor:
     """Numbers that are evenly distributed in [0, 1)."""
     return _source(generator).uniform(shape, dtype)
 
 
-def randn(*shape: int, dtype: Any = None, generator: Generator | None = None) -> Any:
+def randn(*shape: int, dtype: DTypeLike | None = None, generator: Generator | None = None) -> Tensor:
     """Normally distributed numbers of mean 0 and standard deviation 1."""
     return _source(generator).normal(shape, dtype)
 
@@ -212,13 +220,13 @@ def randint(
     high: int | None = None,
     shape: Shape = (),
     *,
-    dtype: Any = "int64",
+    dtype: DTypeLike = "int64",
     generator: Generator | None = None,
-) -> Any:
+) -> Tensor:
     """Integers in ``[low, high)``, all equally likely; in ``[0, low)`` without `high`."""
     return _source(generator).integers(low, high, shape, dtype)
 
 
-def randperm(n: int, *, generator: Generator | None = None) -> Any:
+def randperm(n: int, *, generator: Generator | None = None) -> Tensor:
     """The numbers below `n` in any order, as int64."""
     return _source(generator).permutation(n)

@@ -13,12 +13,13 @@ from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
 from accelera.tensora.norms import power_norm, real_type, root, squares
 from accelera.tensora.sort_search import Selected
+from accelera.tensora.typing import DTypeLike
 
 Axes = int | tuple[int, ...] | None
 _DOUBLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
 
 
-def _cast_for_sum(x: Any, dtype: Any, name: str) -> Any:
+def _cast_for_sum(x: Any, dtype: DTypeLike | None, name: str) -> Any:
     """Return `x` in the type requested for a sum or product; TypeError if complex elements would be lost."""
     if dtype is None:
         return x
@@ -28,7 +29,7 @@ def _cast_for_sum(x: Any, dtype: Any, name: str) -> Any:
     return native.cast(x, wanted)
 
 
-def sum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
+def sum(x: Tensor, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
     """Sum over axes.
 
     Parameters
@@ -47,13 +48,15 @@ def sum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = F
     return found if dtype is None else native.cast(found, dtypes.as_dtype(dtype))
 
 
-def prod(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
+def prod(
+    x: Tensor, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
     """Product over axes; the arguments are those of `sum`."""
     found = native.prod(_cast_for_sum(x, dtype, "prod"), axis, keepdims)
     return found if dtype is None else native.cast(found, dtypes.as_dtype(dtype))
 
 
-def max(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def max(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element over axes; NaN where one is NaN.
 
     Raises
@@ -65,7 +68,7 @@ def max(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     return native.max(x, axis, keepdims)
 
 
-def min(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def min(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element over axes; NaN where one is NaN.
 
     Raises
@@ -77,17 +80,17 @@ def min(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     return native.min(x, axis, keepdims)
 
 
-def any(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Test whether any element over axes is nonzero."""
     return native.any(x, axis, keepdims)
 
 
-def all(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def all(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Test whether all elements over axes are nonzero."""
     return native.all(x, axis, keepdims)
 
 
-def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Number of elements other than zero over axes, as int64."""
     return native.sum(native.not_equal(x, 0), axis, keepdims)
 
@@ -95,7 +98,7 @@ def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> 
 # --- statistics -------------------------------------------------------------------------------------------
 
 
-def _count(x: Any, axis: Axes) -> int:
+def _count(x: Tensor, axis: Axes) -> int:
     """Return the number of elements that are reduced to one."""
     if axis is None or x.ndim == 0:
         return int(x.size)
@@ -105,7 +108,7 @@ def _count(x: Any, axis: Axes) -> int:
     return count
 
 
-def as_inexact(x: Any, name: str) -> Any:
+def as_inexact(x: Tensor, name: str) -> Tensor:
     """`x` as floating-point numbers whose sums do not overflow."""
     if x.dtype in (dtypes.float16, dtypes.bfloat16):
         return native.cast(x, dtypes.float32)
@@ -114,17 +117,17 @@ def as_inexact(x: Any, name: str) -> Any:
     return x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.default_dtype())
 
 
-def _cast_back(found: Any, x: Any) -> Any:
+def _cast_back(found: Tensor, x: Tensor) -> Tensor:
     return native.cast(found, x.dtype) if x.dtype in (dtypes.float16, dtypes.bfloat16) else found
 
 
-def mean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def mean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Arithmetic mean over axes; of integers in the default floating-point type. NaN of no elements."""
     wide = as_inexact(x, "mean")
     return _cast_back(native.divide(native.sum(wide, axis, keepdims), float(_count(x, axis))), x)
 
 
-def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
+def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Variance over axes: mean squared distance from the mean.
 
     Parameters
@@ -145,7 +148,7 @@ def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
     return _cast_back(native.divide(total, divisor), x)
 
 
-def _distance_from_mean(x: Any, axis: Axes) -> Any:
+def _distance_from_mean(x: Tensor, axis: Axes) -> Tensor:
     """Return `x` minus its mean over axes, exactly zero if all elements are equal."""
     if x.size == 0:
         return native.subtract(x, mean(x, axis=axis, keepdims=True))
@@ -158,7 +161,7 @@ def _distance_from_mean(x: Any, axis: Axes) -> Any:
     return native.subtract(x, native.add(shift, mean(native.subtract(x, shift), axis=axis, keepdims=True)))
 
 
-def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Tensor:
+def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """Standard deviation over axes: square root of `var`, with the same arguments.
 
     The gradient is zero where all elements are equal.
@@ -172,7 +175,7 @@ def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
 
 
 @computes_in("float32")
-def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Logarithm of the sum of exponentials over axes, without overflow."""
     wide = x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.default_dtype())
     most = native.max(wide.detach(), axis, True)
@@ -193,24 +196,30 @@ def aminmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) ->
     return MinMax(native.min(x, axis, keepdims), native.max(x, axis, keepdims))
 
 
-def std_mean(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Any:
+def std_mean(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
     """Standard deviation and mean over axes, with the arguments of `var`."""
     return std(x, axis=axis, correction=correction, keepdims=keepdims), mean(x, axis=axis, keepdims=keepdims)
 
 
-def var_mean(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Any:
+def var_mean(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
     """Variance and mean over axes, with the arguments of `var`."""
     return var(x, axis=axis, correction=correction, keepdims=keepdims), mean(x, axis=axis, keepdims=keepdims)
 
 
 @computes_in("inputs")
-def nansum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
+def nansum(
+    x: Tensor, /, *, axis: Axes = None, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
     """Sum over axes of the elements that are not NaN."""
     return sum(native.where(native.isnan(x), 0, x), axis=axis, dtype=dtype, keepdims=keepdims)
 
 
 @computes_in("inputs")
-def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean over axes of the elements that are not NaN."""
     total = nansum(x, axis=axis, keepdims=keepdims)
     return native.divide(total, native.sum(native.logical_not(native.isnan(x)), axis, keepdims))
@@ -230,7 +239,9 @@ def dist(x1: Tensor, x2: Tensor, /, *, p: float = 2) -> Tensor:
 # --- along one axis ---------------------------------------------------------------------------------------
 
 
-def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | None) -> Any:
+def _cumulative(
+    name: str, x: Tensor, axis: int | None, dtype: DTypeLike | None, initial: int | None
+) -> Tensor:
     if x.ndim == 0 and axis is not None:  # as in PyTorch
         return native.reshape(_cumulative(name, native.reshape(x, (1,)), 0, dtype, initial), ())
     if axis is None:
@@ -251,7 +262,7 @@ def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | 
 
 
 def cumulative_sum(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: Any = False
+    x: Tensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
     """Sum of each element and all before it along an axis.
 
@@ -271,7 +282,7 @@ def cumulative_sum(
 
 
 def cumulative_prod(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: Any = False
+    x: Tensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
     """Product of each element and all before it along an axis, with the arguments of `cumulative_sum`."""
     return _cumulative("cumulative_prod", x, axis, dtype, 1 if include_initial else None)
@@ -322,7 +333,7 @@ def cummin(x: Tensor, /, *, axis: int) -> Selected:
     return _running(x, axis, False)
 
 
-def _running(x: Any, axis: int, largest: bool) -> Selected:
+def _running(x: Tensor, axis: int, largest: bool) -> Selected:
     if x.ndim == 0:
         return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     indices = native.running_extreme(x, axis, largest)
@@ -334,7 +345,7 @@ def logcumsumexp(x: Tensor, /, *, axis: int) -> Tensor:
     return native.logcumsumexp(x, axis) if x.ndim else native.copy(x)
 
 
-def _doubled_trapezoids(y: Any, x: Any, dx: Any, axis: int) -> Any:
+def _doubled_trapezoids(y: Any, x: Tensor | None, dx: Any, axis: int) -> Tensor:
     """Return twice the trapezoid areas between neighbours along an axis."""
     at = axis % y.ndim
     if x is None:

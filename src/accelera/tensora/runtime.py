@@ -6,13 +6,15 @@ from typing import Any
 
 from accelera import units
 from accelera.errors import ArgumentError
+from accelera.tensora import core
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.typing import Device
 
-MemoryStats = native.MemoryStats
+MemoryStats = core.MemoryStats
 """Bytes that tensors hold, their peak, what is kept for the next ones, and the limit; all integers."""
 
 
-def memory_stats(device: Any = "cpu") -> Any:
+def memory_stats(device: Device = "cpu") -> MemoryStats:
     """Return what tensors on a device hold now, as `MemoryStats`.
 
     `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the
@@ -24,12 +26,12 @@ def memory_stats(device: Any = "cpu") -> Any:
     return native.memory_stats(str(device))
 
 
-def reset_peak(device: Any = "cpu") -> None:
+def reset_peak(device: Device = "cpu") -> None:
     """Reset `peak_bytes` of a device to the bytes held now."""
     native.reset_peak(str(device))
 
 
-def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
+def set_memory_limit(limit: int | str | None, device: Device = "cpu") -> None:
     """Limit the bytes that tensors on a device may hold at once.
 
     Parameters
@@ -51,7 +53,7 @@ def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
     native.set_memory_limit(nbytes, str(device))
 
 
-def empty_cache(device: Any = "cpu") -> None:
+def empty_cache(device: Device = "cpu") -> None:
     """Return cached memory of a device, kept for new tensors, to the system."""
     native.empty_cache(str(device))
 

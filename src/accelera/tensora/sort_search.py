@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
-from accelera.tensora.core import Tensor, native, require_tensors
+from accelera.tensora.core import DType, Tensor, native, require_tensors
 from accelera.tensora.manipulation import broadcast_shapes
 
 
@@ -96,7 +96,7 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selec
 # --- searching --------------------------------------------------------------------------------------------
 
 
-def _extreme(find: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
+def _extreme(find: Any, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     if axis is not None and x.ndim:
         return find(x, axis, keepdims)
     found = find(native.reshape(x, (x.size,)), 0, False)
@@ -141,7 +141,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     return tuple(native.nonzero(x))
 
 
-def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
+def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None) -> Tensor:
     """Index at which each element of `x2` would have to be inserted into `x1` to keep it sorted.
 
     Parameters
@@ -182,14 +182,14 @@ def unique_all(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
     return _runs(x, rows, order, axis)
 
 
-def _slices_as_rows(x: Any, axis: int) -> Any:
+def _slices_as_rows(x: Tensor, axis: int) -> Tensor:
     """Slices along an axis as rows."""
     at = axis % x.ndim
     moved = native.permute(x, (at, *(i for i in range(x.ndim) if i != at)))
     return native.reshape(moved, (x.shape[at], x.size // x.shape[at] if x.size else 0))
 
 
-def _runs(x: Any, rows: Any, order: Any, axis: int) -> UniqueAll:
+def _runs(x: Tensor, rows: Any, order: Any, axis: int) -> UniqueAll:
     """Group equal rows: first row of each group and its index, group of each row, and group sizes."""
     n = rows.shape[0]
     in_order = native.take(rows, order, 0)
@@ -293,7 +293,7 @@ def isin(x: Tensor, values: Tensor, /, *, invert: bool = False) -> Tensor:
     return native.logical_not(found) if invert else found
 
 
-def bucketize(x: Any, boundaries: Tensor, /, *, right: bool = False) -> Tensor:
+def bucketize(x: Tensor | float, boundaries: Tensor, /, *, right: bool = False) -> Tensor:
     """Index of the bucket between ascending boundaries that each element falls into; int64.
 
     With ``right=False`` a bucket includes its upper boundary, otherwise the lower one.
@@ -326,7 +326,7 @@ def unique_consecutive(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
 # --- writing to places ------------------------------------------------------------------------------------
 
 
-def _lined(x: Any) -> Any:
+def _lined(x: Tensor) -> Tensor:
     """The tensor, or a 0-d one as a vector."""
     return x if x.ndim else native.reshape(x, (1,))
 
@@ -361,7 +361,7 @@ def scatter(x: Tensor, indices: Tensor, values: Any, /, *, axis: int) -> Tensor:
     return native.reshape(native.put(native.reshape(x, (x.size,)), places, values, 0), tuple(x.shape))
 
 
-def _places(x: Any, indices: Any, axis: int) -> Any:
+def _places(x: Tensor, indices: Any, axis: int) -> Tensor:
     """Index into the flattened tensor of each place that `gather` would take."""
     at, place, step = axis % x.ndim, 0, 1
     for i in range(x.ndim - 1, -1, -1):
@@ -416,7 +416,7 @@ def scatter_reduce(
     return native.reshape(found, shape)
 
 
-def _start(reduce: str, dtype: Any) -> Any:
+def _start(reduce: str, dtype: DType) -> Any:
     """Number that changes nothing that it is reduced with."""
     if reduce in ("sum", "mean", "prod"):
         return int(reduce == "prod")

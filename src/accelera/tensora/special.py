@@ -66,7 +66,7 @@ Binary = Callable[[Any, Any], Any]
 
 
 @computes_in("inputs")
-def entr(x: Any, /) -> Any:
+def entr(x: Tensor, /) -> Tensor:
     """``-x * log(x)``: 0 at 0, negative infinity for negative numbers."""
     is_negative, is_zero = native.less(x, 0), native.equal(x, 0)
     positive = native.where(native.logical_or(is_negative, is_zero), 1.0, x)
@@ -78,33 +78,33 @@ def entr(x: Any, /) -> Any:
     return native.where(is_negative, below, native.where(is_zero, zero, finite))
 
 
-def erfcx(x: Any, /) -> Any:
+def erfcx(x: Tensor, /) -> Tensor:
     """``exp(x**2) * erfc(x)``, without overflow."""
     return native.erfcx(x)
 
 
-def i0e(x: Any, /) -> Any:
+def i0e(x: Tensor, /) -> Tensor:
     """``exp(-abs(x))`` times the modified Bessel function of the first kind of order 0."""
     return native.i0e(x)
 
 
-def i1(x: Any, /) -> Any:
+def i1(x: Tensor, /) -> Tensor:
     """Modified Bessel function of the first kind of order 1."""
     return native.i1(x)
 
 
-def i1e(x: Any, /) -> Any:
+def i1e(x: Tensor, /) -> Tensor:
     """``exp(-abs(x))`` times the modified Bessel function of the first kind of order 1."""
     return native.i1e(x)
 
 
-def log_ndtr(x: Any, /) -> Any:
+def log_ndtr(x: Tensor, /) -> Tensor:
     """Logarithm of the normal distribution `ndtr`, without underflow."""
     return native.log_ndtr(x)
 
 
 @computes_in("inputs")
-def multigammaln(x: Any, p: int, /) -> Any:
+def multigammaln(x: Tensor, p: int, /) -> Tensor:
     """Logarithm of the multivariate gamma function of dimension `p`, for x > (p - 1) / 2."""
     if p < 1:
         raise ArgumentError(f"[multigammaln] p={p}; give at least 1")
@@ -113,17 +113,17 @@ def multigammaln(x: Any, p: int, /) -> Any:
     return native.add(native.sum(terms, -1), p * (p - 1) / 4 * math.log(math.pi))
 
 
-def ndtr(x: Any, /) -> Any:
+def ndtr(x: Tensor, /) -> Tensor:
     """Share of the normal distribution below x: ``erfc(-x / sqrt(2)) / 2``."""
     return native.multiply(native.erfc(native.multiply(x, -math.sqrt(0.5))), 0.5)
 
 
-def ndtri(x: Any, /) -> Any:
+def ndtri(x: Tensor, /) -> Tensor:
     """Inverse of `ndtr`: the quantile of the normal distribution."""
     return native.ndtri(x)
 
 
-def polygamma(n: int, x: Any, /) -> Any:
+def polygamma(n: int, x: Tensor, /) -> Tensor:
     """Return the `n`-th derivative of `digamma`, for n = 0, 1, ..."""
     if n < 0:
         raise ArgumentError(f"[polygamma] n={n}; give 0 or more")
@@ -131,7 +131,7 @@ def polygamma(n: int, x: Any, /) -> Any:
 
 
 @computes_in("inputs")
-def xlog1py(x1: Any, x2: Any, /) -> Any:
+def xlog1py(x1: Any, x2: Any, /) -> Tensor:
     """``x1 * log1p(x2)``, 0 where x1 is 0 and x2 is not NaN."""
     kind = dtypes.result_type(x1, x2)
     a, b = (x if isinstance(x, Tensor) else native.asarray(x, kind) for x in (x1, x2))
@@ -142,7 +142,7 @@ def xlog1py(x1: Any, x2: Any, /) -> Any:
     return native.where(nothing, ends, native.multiply(a, native.log1p(native.where(nothing, 0.0, b))))
 
 
-def zeta(x: Any, q: Any, /) -> Any:
+def zeta(x: Tensor, q: Tensor, /) -> Tensor:
     """Zeta function of Hurwitz: sum of ``(q + k)**-x`` over k = 0, 1, ...; only `q` has a gradient."""
     return native.zeta(x, q)
 
@@ -150,7 +150,7 @@ def zeta(x: Any, q: Any, /) -> Any:
 # --- by SciPy ---------------------------------------------------------------------------------------------
 
 
-def _call_scipy(compute: Callable[..., Any], *given: Any) -> Any:
+def _call_scipy(compute: Callable[..., Any], *given: Any) -> Tensor:
     """Call a SciPy function in float64; return the result in the common type of the arguments.
 
     Raises
@@ -175,7 +175,7 @@ def _call_scipy(compute: Callable[..., Any], *given: Any) -> Any:
 
 
 def _scipy_unary(doc: str, compute: Callable[[Any, Any], Any]) -> Unary:
-    def function(x: Any, /) -> Any:
+    def function(x: Tensor, /) -> Tensor:
         return _call_scipy(compute, x)
 
     function.__doc__ = f"{doc}. Without gradient."
@@ -183,7 +183,7 @@ def _scipy_unary(doc: str, compute: Callable[[Any, Any], Any]) -> Unary:
 
 
 def _scipy_binary(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
-    def function(x1: Any, x2: Any, /) -> Any:
+    def function(x1: Any, x2: Any, /) -> Tensor:
         return _call_scipy(compute, x1, x2)
 
     function.__doc__ = f"{doc}. Without gradient."
@@ -226,7 +226,7 @@ LARGEST_DEGREE = 10**6
 def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
     """Return a function of x and a degree n: n is truncated to an integer, and a negative n gives 0."""
 
-    def degrees(sp: Any, x: Any, n: Any) -> Any:
+    def degrees(sp: Any, x: Tensor, n: Any) -> Any:
         degree = np.trunc(np.asarray(n, np.float64))
         if np.any(degree > LARGEST_DEGREE):
             raise ArgumentError(
@@ -236,7 +236,7 @@ def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
         values = np.where(degree < 0, 0.0, compute(sp, whole, np.asarray(x, np.float64)))
         return np.where(np.isnan(degree), np.nan, values)
 
-    def function(x: Any, n: Any, /) -> Any:
+    def function(x: Tensor, n: Any, /) -> Tensor:
         return _call_scipy(degrees, x, n)
 
     function.__doc__ = f"""{doc} of degree n, which is cut to an integer. Without gradient.
@@ -250,11 +250,11 @@ def _polynomial(doc: str, compute: Callable[[Any, Any, Any], Any]) -> Binary:
     return function
 
 
-def _chebyshev_v(sp: Any, n: Any, x: Any) -> Any:
+def _chebyshev_v(sp: Any, n: Any, x: Tensor) -> Any:
     return sp.eval_chebyu(n, x) - np.where(n > 0, sp.eval_chebyu(np.maximum(n - 1, 0), x), 0)
 
 
-def _chebyshev_w(sp: Any, n: Any, x: Any) -> Any:
+def _chebyshev_w(sp: Any, n: Any, x: Tensor) -> Any:
     return sp.eval_chebyu(n, x) + np.where(n > 0, sp.eval_chebyu(np.maximum(n - 1, 0), x), 0)
 
 

@@ -44,7 +44,7 @@ def cov(
     """
     rows = native.reshape(x, (1, x.size)) if x.ndim < 2 else x
     wide = as_inexact(rows, "cov")
-    weight = None
+    weight: Any = None
     for each in (fweights, aweights):
         if each is not None:
             each = native.cast(each, dtypes.real_dtype(wide.dtype))
@@ -66,7 +66,7 @@ def cov(
     return native.reshape(found, ()) if rows.shape[0] == 1 else found
 
 
-def _weighted_correction(weight: Any, aweights: Any, correction: int) -> Any:
+def _weighted_correction(weight: Tensor, aweights: Any, correction: int) -> Any:
     total = native.sum(native.multiply(weight, native.cast(aweights, weight.dtype)))
     return native.multiply(native.divide(total, native.sum(weight)), correction)
 
@@ -95,7 +95,7 @@ def kthvalue(x: Tensor, k: int, /, *, axis: int = -1, keepdims: bool = False) ->
     return _gather_selected(x, native.argsort(x, at, False)[on_axis(at, slice(k - 1, k))], at, keepdims)
 
 
-def _gather_selected(x: Any, indices: Any, axis: int, keepdims: bool) -> Selected:
+def _gather_selected(x: Tensor, indices: Tensor, axis: int, keepdims: bool) -> Selected:
     """Return the elements at `indices`, whose axis has extent 1, and the indices."""
     values = native.take_along_axis(x, indices, axis)
     if keepdims:
@@ -103,7 +103,7 @@ def _gather_selected(x: Any, indices: Any, axis: int, keepdims: bool) -> Selecte
     return Selected(values[on_axis(axis, 0)], indices[on_axis(axis, 0)])
 
 
-def median(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def median(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor | Selected:
     """Middle element, the lower one of two, as PyTorch's; NaN where one is NaN.
 
     With an axis values and indices are returned, without one the median of all elements.
@@ -111,19 +111,19 @@ def median(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> 
     return _median(x, axis, keepdims, skips=False)
 
 
-def nanmedian(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def nanmedian(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor | Selected:
     """`median` of the elements that are not NaN."""
     return _median(x, axis, keepdims, skips=True)
 
 
-def _median(x: Any, axis: int | None, keepdims: bool, skips: bool) -> Any:
+def _median(x: Tensor, axis: int | None, keepdims: bool, skips: bool) -> Any:
     if axis is None or x.ndim == 0:
         found = _median_along(native.reshape(x, (x.size,)), 0, False, skips)
         return found.values if axis is None else found
     return _median_along(x, axis % x.ndim, keepdims, skips)
 
 
-def _median_along(x: Any, axis: int, keepdims: bool, skips: bool) -> Selected:
+def _median_along(x: Tensor, axis: int, keepdims: bool, skips: bool) -> Selected:
     n = x.shape[axis]
     if n == 0:
         raise ShapeError(f"[median] shape {x.shape} has no element along the axis")
@@ -195,7 +195,7 @@ def nanquantile(
     return _quantile(x, q, axis, keepdims, interpolation, skips=True)
 
 
-def _quantile(x: Any, q: Any, axis: int | None, keepdims: bool, interpolation: str, skips: bool) -> Any:
+def _quantile(x: Tensor, q: Any, axis: int | None, keepdims: bool, interpolation: str, skips: bool) -> Tensor:
     if interpolation not in INTERPOLATIONS:
         raise ArgumentError(
             f"[quantile] interpolation={interpolation!r}; give one of {', '.join(INTERPOLATIONS)}"
@@ -221,7 +221,7 @@ def _quantile(x: Any, q: Any, axis: int | None, keepdims: bool, interpolation: s
     return native.reshape(found, (*levels.shape, *rest))
 
 
-def _interpolated(x: Any, levels: Any, axis: int, interpolation: str, skips: bool) -> Any:
+def _interpolated(x: Tensor, levels: Tensor, axis: int, interpolation: str, skips: bool) -> Tensor:
     """Return the quantiles along an axis; that axis of the result has an element for each level."""
     in_order = sort(x, axis=axis)
     shape = (levels.size, *(1,) * (x.ndim - axis - 1))
@@ -288,7 +288,7 @@ def histc(x: Tensor, bins: int = 100, /, *, min: float = 0, max: float = 0) -> T
     return native.take_add(native.full(tuple(place.shape), 1, x.dtype), place, (bins,), 0)
 
 
-def _value_range(x: Any, low: float, high: float) -> tuple[float, float]:
+def _value_range(x: Tensor, low: float, high: float) -> tuple[float, float]:
     if low == high and x.size:
         low, high = native.min(x).item(), native.max(x).item()
     return (low - 1, high + 1) if low == high else (low, high)
@@ -369,7 +369,7 @@ def gradient(x: Tensor, /, *, spacing: Any = 1, axis: Axes = None, edge_order: i
     ]
 
 
-def _derivative_along(x: Any, step: Any, axis: int, edge_order: int) -> Any:
+def _derivative_along(x: Tensor, step: Any, axis: int, edge_order: int) -> Tensor:
     n = x.shape[axis]
     if n <= edge_order:
         raise ShapeError(f"[gradient] axis {axis} has {n} elements; {edge_order + 1} are needed")
@@ -379,7 +379,7 @@ def _derivative_along(x: Any, step: Any, axis: int, edge_order: int) -> Any:
     else:
         widths = native.cast(native.full((n - 1, *behind), 1, x.dtype) * step, x.dtype)
 
-    def part(start: int | None, stop: int | None) -> Any:
+    def part(start: int | None, stop: int | None) -> Tensor:
         return x[on_axis(axis, slice(start, stop))]
 
     a, b = widths[:-1], widths[1:]

@@ -19,6 +19,7 @@ from accelera.errors import ArgumentError, BudgetExceededError, StateError
 from accelera.memory.probe import trim_heap
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
+from accelera.tensora.typing import Device
 
 _MOST_PLANS = 32
 """Recorded steps with plans that a budget keeps; the one used longest ago is dropped first."""
@@ -108,7 +109,7 @@ class TrainingBudget:
     """
 
     def __init__(
-        self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
+        self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Device = "cpu"
     ) -> None:
         self.limit_bytes = units.parse_limit("budget", limit)
         self.device = str(device)
@@ -435,7 +436,7 @@ def _update_param(optimizer: Any, group: dict[str, Any], param: Any) -> None:
 
 
 def budget(
-    limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
+    limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Device = "cpu"
 ) -> TrainingBudget:
     """Return a `TrainingBudget`: its ``with`` blocks are training steps, and it decorates functions.
 

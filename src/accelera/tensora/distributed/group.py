@@ -17,6 +17,7 @@ from accelera.errors import ArgumentError, BackendMissingError, ShapeError, Stat
 from accelera.extras import needed_for
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.nccl import NcclCommunicator
+from accelera.tensora.typing import Device
 
 Result = TypeVar("Result")
 Reduction = Literal["sum", "max"]
@@ -152,7 +153,7 @@ def init_process_group(
     init_method: str | None = None,
     rank: int | None = None,
     world_size: int | None = None,
-    device: Any = "cpu",
+    device: Device = "cpu",
     timeout_s: float = TIMEOUT_S,
 ) -> ProcessGroup:
     """Make this process a rank of a group; all its processes call this.

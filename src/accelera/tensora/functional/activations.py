@@ -7,14 +7,15 @@ from typing import Any
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes, random
 from accelera.tensora.amp import computes_in
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.typing import DTypeLike
 
 relu = native.relu
 sigmoid = native.sigmoid
 tanh = native.tanh
 
 
-def gelu(input: Any, approximate: str = "none") -> Any:
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``x * P(X <= x)`` for a standard normal X (D. Hendrycks and K. Gimpel 2016).
 
     Parameters
@@ -30,45 +31,45 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return native.gelu_tanh(input) if approximate == "tanh" else native.gelu(input)
 
 
-def silu(input: Any) -> Any:
+def silu(input: Tensor) -> Tensor:
     """``x * sigmoid(x)``, also known as swish."""
     if input.dtype in dtypes.KINDS["complex floating"]:
         return input * native.sigmoid(input)
     return native.silu(input)
 
 
-def mish(input: Any) -> Any:
+def mish(input: Tensor) -> Tensor:
     """``x * tanh(softplus(x))`` (D. Misra 2019)."""
     return native.mish(input)
 
 
-def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta * x)) / beta``; x itself where ``beta * x > threshold``."""
     return native.softplus(input, beta, threshold)
 
 
-def elu(input: Any, alpha: float = 1.0) -> Any:
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """``x`` where positive, otherwise ``alpha * (exp(x) - 1)`` (D. Clevert et al. 2015)."""
     return native.elu(input, alpha)
 
 
-def celu(input: Any, alpha: float = 1.0) -> Any:
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """``x`` where positive, otherwise ``alpha * (exp(x / alpha) - 1)`` (J. Barron 2017)."""
     return native.elu(input / alpha, 1.0) * alpha
 
 
-def selu(input: Any) -> Any:
+def selu(input: Tensor) -> Tensor:
     """`elu` scaled so that activations keep mean 0 and variance 1 (G. Klambauer et al. 2017)."""
     return native.elu(input, 1.6732632423543772) * 1.0507009873554805
 
 
-def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     """``x`` where positive, otherwise ``negative_slope * x``."""
     return native.leaky_relu(input, negative_slope)
 
 
 @computes_in("lower")
-def prelu(input: Any, weight: Any) -> Any:
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """`leaky_relu` whose slope is a tensor (K. He et al. 2015).
 
     Parameters
@@ -91,7 +92,7 @@ def prelu(input: Any, weight: Any) -> Any:
     return native.leaky_relu(input, native.reshape(weight, shape))
 
 
-def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
     """`leaky_relu` whose slopes are drawn from ``[lower, upper)``; their mean if not training."""
     if not training:
         return native.leaky_relu(input, (lower + upper) / 2)
@@ -100,62 +101,62 @@ def rrelu(input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool
     )
 
 
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """``x`` limited to the range from `min_val` to `max_val`."""
     if not min_val <= max_val:
         raise ArgumentError(f"[hardtanh] min_val={min_val} above max_val={max_val}")
     return native.hardtanh(input, min_val, max_val)
 
 
-def relu6(input: Any) -> Any:
+def relu6(input: Tensor) -> Tensor:
     """``x`` limited to the range from 0 to 6."""
     return native.hardtanh(input, 0, 6)
 
 
-def hardsigmoid(input: Any) -> Any:
+def hardsigmoid(input: Tensor) -> Tensor:
     """``x / 6 + 1/2`` limited to the range from 0 to 1."""
     return native.hardtanh(input + 3.0, 0.0, 6.0) / 6.0
 
 
-def hardswish(input: Any) -> Any:
+def hardswish(input: Tensor) -> Tensor:
     """``x * hardsigmoid(x)`` (A. Howard et al. 2019)."""
     return input * hardsigmoid(input)
 
 
-def hardshrink(input: Any, lambd: float = 0.5) -> Any:
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``x`` where ``|x| > lambd``, otherwise 0."""
     return native.where(native.abs(input) <= lambd, 0, input)
 
 
-def softshrink(input: Any, lambd: float = 0.5) -> Any:
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``x`` moved by `lambd` towards 0, and 0 where it would change its sign."""
     if lambd < 0:
         raise ArgumentError(f"[softshrink] lambd={lambd}; give 0 or more")
     return input - native.clip(input, -lambd, lambd)
 
 
-def softsign(input: Any) -> Any:
+def softsign(input: Tensor) -> Tensor:
     """``x / (1 + |x|)``."""
     return input / (native.abs(input) + 1)
 
 
-def tanhshrink(input: Any) -> Any:
+def tanhshrink(input: Tensor) -> Tensor:
     """``x - tanh(x)``."""
     return input - native.tanh(input)
 
 
 @computes_in("inputs")
-def logsigmoid(input: Any) -> Any:
+def logsigmoid(input: Tensor) -> Tensor:
     """``log(sigmoid(x))``, without overflow."""
     return -native.softplus(-input, 1.0, 40.0)
 
 
-def threshold(input: Any, threshold: float, value: float) -> Any:
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
     """``x`` where ``x > threshold``, otherwise `value`."""
     return native.where(input <= threshold, value, input)
 
 
-def glu(input: Any, dim: int = -1) -> Any:
+def glu(input: Tensor, dim: int = -1) -> Tensor:
     """First half along an axis times the sigmoid of the second (Y. Dauphin et al. 2016)."""
     extent = input.shape[dim]
     if extent % 2:
@@ -170,11 +171,11 @@ def glu(input: Any, dim: int = -1) -> Any:
 # --- softmax ----------------------------------------------------------------------------------------------
 
 
-def _typed(input: Any, dtype: Any) -> Any:
+def _typed(input: Tensor, dtype: DTypeLike | None) -> Tensor:
     return input if dtype is None else native.cast(input, dtypes.as_dtype(dtype))
 
 
-def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+def softmax(input: Tensor, dim: int = -1, *, dtype: DTypeLike | None = None) -> Tensor:
     """Exponentials divided by their sum along an axis.
 
     Parameters
@@ -195,17 +196,17 @@ def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
     return native.softmax(_typed(input, dtype), dim)
 
 
-def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+def log_softmax(input: Tensor, dim: int = -1, *, dtype: DTypeLike | None = None) -> Tensor:
     """Logarithm of `softmax`, without overflow; the arguments are the same."""
     return native.log_softmax(_typed(input, dtype), dim)
 
 
-def softmin(input: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+def softmin(input: Tensor, dim: int = -1, *, dtype: DTypeLike | None = None) -> Tensor:
     """`softmax` of the negative input."""
     return native.softmax(-_typed(input, dtype), dim)
 
 
-def gumbel_softmax(logits: Any, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Any:
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
     """Sample of a categorical distribution that gradients pass through (E. Jang et al. 2016).
 
     Parameters

@@ -7,7 +7,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora.autograd import is_grad_enabled
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.manipulation import broadcast_shapes
 from accelera.tensora.random import default_generator
 
@@ -21,7 +21,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """Attention ``softmax(query @ key.T * scale + attn_mask) @ value``, computed block by block.
 
     The matrix of weights is never held as a whole, nor in the backward pass (T. Dao et al., "FlashAttention",
@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
     return result if len(lead) == 2 else native.reshape(result, (*lead, *result.shape[-2:]))
 
 
-def _check_shapes(name: str, query: Any, key: Any, value: Any) -> None:
+def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:
     fits = min(query.ndim, key.ndim, value.ndim) >= 2
     if not fits or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ShapeError(
@@ -108,7 +108,7 @@ def _to_batched_heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple
     return made, (*batch, *given[0].shape[tail:-2])
 
 
-def _additive_mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def _additive_mask(name: str, mask: Tensor | None, shape: tuple[int, ...], dtype: DType) -> Tensor | None:
     """Return the mask as numbers to add to scores; it broadcasts to (batch, heads, queries, keys)."""
     if mask is None:
         return None
@@ -122,7 +122,9 @@ def _additive_mask(name: str, mask: Any, shape: tuple[int, ...], dtype: Any) -> 
     return native.reshape(native.expand(mask, shape), (-1, *shape[-3:]))
 
 
-def _composed_attention(inputs: list[Any], mask: Any, scale: float, causal: bool, dropout: float) -> Any:
+def _composed_attention(
+    inputs: list[Any], mask: Tensor | None, scale: float, causal: bool, dropout: float
+) -> Tensor:
     query, key, value = inputs
     group = query.shape[1] // max(key.shape[1], 1)
     key, value = (_repeat_heads(x, group) for x in (key, value))
@@ -142,7 +144,7 @@ def _composed_attention(inputs: list[Any], mask: Any, scale: float, causal: bool
     return native.matmul(weights, value)
 
 
-def _repeat_heads(x: Any, group: int) -> Any:
+def _repeat_heads(x: Tensor, group: int) -> Tensor:
     """Repeat each head `group` times, for grouped queries."""
     batch, heads, length, width = x.shape
     wide = native.expand(x[:, :, None], (batch, heads, group, length, width))

@@ -36,14 +36,14 @@ def batched(name: str, x: Any, n: int) -> tuple[Any, bool]:
     return (x, False) if x.ndim == n + 2 else (x[None], True)
 
 
-def _is_complex(x: Any) -> bool:
-    return x is not None and str(x.dtype.name).startswith("complex")
+def _is_complex(x: Tensor) -> bool:
+    return str(x.dtype.name).startswith("complex")
 
 
 @computes_in("lower")
 def _conv(
-    name: str, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
+    name: str, x: Any, weight: Any, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
     n = int(name[4])
     x, single = batched(name, x, n)
     if weight.ndim != n + 2:
@@ -61,7 +61,7 @@ def _conv(
     return result[0] if single else result
 
 
-def _named_padding(name: str, x: Any, padding: str, steps: Any, reach: list[int]) -> tuple[Any, Any]:
+def _named_padding(name: str, x: Tensor, padding: str, steps: Any, reach: list[int]) -> tuple[Any, Any]:
     """The input, with more zeros at its end where 'same' needs them, and the padding of both sides."""
     if padding == "valid":
         return x, 0
@@ -76,8 +76,8 @@ def _named_padding(name: str, x: Any, padding: str, steps: Any, reach: list[int]
     return x, tuple(each // 2 for each in reach)
 
 
-def _complex_conv(x: Any, weight: Any, bias: Any, windows: tuple[Any, ...]) -> Any:
-    def parts(tensor: Any) -> tuple[Any, Any]:
+def _complex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, windows: tuple[Any, ...]) -> Tensor:
+    def parts(tensor: Tensor) -> tuple[Any, Any]:
         dtype = native.promote(x.dtype, weight.dtype)
         tensor = native.cast(tensor, dtype)
         return native.real(tensor), native.imag(tensor)
@@ -98,7 +98,7 @@ def conv1d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     """Convolution over one extent; see `conv2d`."""
     return _conv("conv1d", input, weight, bias, stride, padding, dilation, groups)
 
@@ -111,7 +111,7 @@ def conv2d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     """Convolution over two extents, as neural networks understand it: the kernel is not turned around.
 
     Parameters
@@ -156,15 +156,21 @@ def conv3d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     """Convolution over three extents; see `conv2d`."""
     return _conv("conv3d", input, weight, bias, stride, padding, dilation, groups)
 
 
 @computes_in("lower")
 def _conv_transpose(
-    n: int, x: Any, weight: Any, bias: Any, windows: tuple[Any, Any, Any], output_padding: Any, groups: int
-) -> Any:
+    n: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    windows: tuple[Any, Any, Any],
+    output_padding: Any,
+    groups: int,
+) -> Tensor:
     name = f"conv_transpose{n}d"
     x, single = batched(name, x, n)
     if weight.ndim != n + 2 or weight.shape[0] != x.shape[1]:
@@ -188,7 +194,7 @@ def _conv_transpose(
     return result[0] if single else result
 
 
-def _grown(name: str, x: Any, weight: Any, windows: tuple[Any, Any, Any], more: Any) -> tuple[Any, Any]:
+def _grown(name: str, x: Tensor, weight: Tensor, windows: tuple[Any, Any, Any], more: Any) -> tuple[Any, Any]:
     """The input, as large as a convolution of the result, and the extents of the result."""
     stride, padding, dilation = windows
     reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True))
@@ -203,7 +209,7 @@ def _grown(name: str, x: Any, weight: Any, windows: tuple[Any, Any, Any], more: 
     return x, extents
 
 
-def _complex_transpose(x: Any, weight: Any, windows: tuple[Any, ...]) -> Any:
+def _complex_transpose(x: Tensor, weight: Tensor, windows: tuple[Any, ...]) -> Tensor:
     if not (_is_complex(x) or _is_complex(weight)):
         return native.conv_input(x, weight, *windows)
     dtype = native.promote(x.dtype, weight.dtype)
@@ -224,7 +230,7 @@ def conv_transpose1d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
-) -> Any:
+) -> Tensor:
     """Transposed convolution over one extent; see `conv_transpose2d`."""
     return _conv_transpose(1, input, weight, bias, (stride, padding, dilation), output_padding, groups)
 
@@ -238,7 +244,7 @@ def conv_transpose2d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
-) -> Any:
+) -> Tensor:
     """Transposed convolution over two extents: the linear map that is the gradient of `conv2d`.
 
     Parameters
@@ -270,7 +276,7 @@ def conv_transpose3d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
-) -> Any:
+) -> Tensor:
     """Transposed convolution over three extents; see `conv_transpose2d`."""
     return _conv_transpose(3, input, weight, bias, (stride, padding, dilation), output_padding, groups)
 
@@ -278,7 +284,9 @@ def conv_transpose3d(
 # --- windows as columns -----------------------------------------------------------------------------------
 
 
-def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Any:
+def unfold(
+    input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
+) -> Tensor:
     """Windows over images as columns.
 
     Parameters
@@ -307,7 +315,7 @@ def fold(
     dilation: Ints = 1,
     padding: Ints = 0,
     stride: Ints = 1,
-) -> Any:
+) -> Tensor:
     """Sum of columns where `unfold` took them from, in images of extents `output_size`.
 
     Parameters

@@ -26,7 +26,7 @@ def ctc_loss(
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Any:
+) -> Tensor:
     """Negative log likelihood of labels whose places in time are not known (A. Graves et al. 2006).
 
     As in PyTorch, gradients are those of logits of which `log_probs` is the `log_softmax`, and there are no
@@ -97,7 +97,7 @@ class _Paths:
         return int(self.labels.shape[1])
 
 
-def _paths(log_probs: Any, targets: Any, lengths: tuple[list[int], list[int]], blank: int) -> _Paths:
+def _paths(log_probs: Tensor, targets: Tensor, lengths: tuple[list[int], list[int]], blank: int) -> _Paths:
     times, batch, classes = log_probs.shape
     input_lengths, target_lengths = lengths
     if len(input_lengths) != batch or len(target_lengths) != batch:
@@ -126,7 +126,7 @@ def _paths(log_probs: Any, targets: Any, lengths: tuple[list[int], list[int]], b
     )
 
 
-def _label_rows(targets: Any, lengths: list[int]) -> list[list[int]]:
+def _label_rows(targets: Tensor, lengths: list[int]) -> list[list[int]]:
     """Labels of each sample."""
     listed = targets.tolist()
     if targets.ndim == 2:
@@ -146,7 +146,7 @@ class _Likelihood(Function):
     """Losses of a batch, by the forward-backward algorithm on logarithms."""
 
     @staticmethod
-    def forward(ctx: Any, log_probs: Any, paths: _Paths, zero_infinity: bool) -> Any:
+    def forward(ctx: Any, log_probs: Tensor, paths: _Paths, zero_infinity: bool) -> Tensor:
         """Return the loss of each sample."""
         emitted = _label_log_probs(log_probs, paths)
         alphas = _forward_pass(emitted, paths)
@@ -156,7 +156,7 @@ class _Likelihood(Function):
         return native.where(native.isinf(losses), 0, losses) if zero_infinity else losses
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> tuple[Any, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, None, None]:
         """Return the gradient of the logarithms: probabilities less how often a class is on a path."""
         log_probs, emitted, alphas, losses = ctx.saved_tensors
         paths: _Paths = ctx.paths
@@ -174,14 +174,14 @@ class _Likelihood(Function):
         return native.where(native.reshape(runs, (times, batch, 1)), found, 0), None, None
 
 
-def _label_log_probs(log_probs: Any, paths: _Paths) -> Any:
+def _label_log_probs(log_probs: Tensor, paths: _Paths) -> Tensor:
     """Return the log probability of the label at each position, (time, batch, width)."""
     shape = (*log_probs.shape[:2], paths.width)
     labels = native.expand(native.reshape(paths.labels, (1, *shape[1:])), shape)
     return native.take_along_axis(log_probs, native.contiguous(labels), 2)
 
 
-def _shift_columns(x: Any, by: int) -> Any:
+def _shift_columns(x: Tensor, by: int) -> Tensor:
     """Shift columns by `by` positions to the right (left if negative); the gap has probability 0."""
     rows, width = x.shape
     gap = native.full((rows, min(abs(by), width)), _NEVER, x.dtype)
@@ -189,7 +189,7 @@ def _shift_columns(x: Any, by: int) -> Any:
     return native.concat([gap, kept] if by > 0 else [kept, gap], 1)
 
 
-def _forward_pass(emitted: Any, paths: _Paths) -> Any:
+def _forward_pass(emitted: Tensor, paths: _Paths) -> Tensor:
     """Return alpha: the log probability of all path prefixes that end at a position, (time, batch, width)."""
     times, batch, width = emitted.shape
     first = native.expand(native.reshape(native.arange(width) < 2, (1, width)), (batch, width))
@@ -206,7 +206,7 @@ def _forward_pass(emitted: Any, paths: _Paths) -> Any:
     return _stacked(steps, emitted)
 
 
-def _backward_pass(emitted: Any, paths: _Paths) -> Any:
+def _backward_pass(emitted: Tensor, paths: _Paths) -> Tensor:
     """Return beta: the log probability of all path suffixes from a position on, (time, batch, width)."""
     times, batch, width = emitted.shape
     never = native.full((), _NEVER, emitted.dtype)
@@ -226,13 +226,13 @@ def _backward_pass(emitted: Any, paths: _Paths) -> Any:
     return _stacked(steps[::-1], emitted)
 
 
-def _stacked(steps: list[Any], emitted: Any) -> Any:
+def _stacked(steps: list[Any], emitted: Tensor) -> Tensor:
     if not steps:
         return emitted
     return native.concat([native.reshape(each, (1, *emitted.shape[1:])) for each in steps], 0)
 
 
-def _losses(alphas: Any, paths: _Paths) -> Any:
+def _losses(alphas: Tensor, paths: _Paths) -> Tensor:
     """Return the negative log likelihood: of all paths that end at the last label or the blank after it."""
     losses = []
     for i, (times, n) in enumerate(zip(paths.input_lengths, paths.target_lengths, strict=True)):

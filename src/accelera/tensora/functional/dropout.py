@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes, random
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 
 
 def _check(name: str, p: float) -> None:
@@ -15,7 +14,7 @@ def _check(name: str, p: float) -> None:
         raise ArgumentError(f"[{name}] p={p}; give a probability")
 
 
-def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Elements set to zero with probability `p`, and the others divided by ``1 - p`` (N. Srivastava 2014).
 
     The numbers come from `accelera.tensora.random`'s default generator. Without `training` the input itself
@@ -35,7 +34,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
 # --- channels ---------------------------------------------------------------------------------------------
 
 
-def _channel_dropout(n: int, input: Any, p: float, training: bool) -> Any:
+def _channel_dropout(n: int, input: Tensor, p: float, training: bool) -> Tensor:
     name = f"dropout{n}d"
     _check(name, p)
     if input.ndim not in (n + 1, n + 2):
@@ -47,17 +46,17 @@ def _channel_dropout(n: int, input: Any, p: float, training: bool) -> Any:
     return input * native.reshape(kept, (*channels, *(1,) * n))
 
 
-def dropout1d(input: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Channels of (N, C, L) or (C, L) set to zero with probability `p`; see `dropout`."""
     return _channel_dropout(1, input, p, training)
 
 
-def dropout2d(input: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Channels of (N, C, H, W) or (C, H, W) set to zero with probability `p`; see `dropout`."""
     return _channel_dropout(2, input, p, training)
 
 
-def dropout3d(input: Any, p: float = 0.5, training: bool = True) -> Any:
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Channels of (N, C, D, H, W) or (C, D, H, W) set to zero with probability `p`; see `dropout`."""
     return _channel_dropout(3, input, p, training)
 
@@ -65,7 +64,7 @@ def dropout3d(input: Any, p: float = 0.5, training: bool = True) -> Any:
 # --- for SELU ---------------------------------------------------------------------------------------------
 
 
-def _alpha_dropout(name: str, input: Any, shape: tuple[int, ...], p: float) -> Any:
+def _alpha_dropout(name: str, input: Tensor, shape: tuple[int, ...], p: float) -> Tensor:
     """The input with elements at SELU's lower end, by a mask of this shape, all scaled back."""
     _check(name, p)
     if p in (0, 1):
@@ -77,12 +76,12 @@ def _alpha_dropout(name: str, input: Any, shape: tuple[int, ...], p: float) -> A
     return (input * kept + (1 - kept) * low) * scale - scale * low * p
 
 
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = False) -> Any:
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     """Dropout that keeps mean and variance of what `selu` makes (G. Klambauer et al. 2017)."""
     return _alpha_dropout("alpha_dropout", input, tuple(input.shape), p if training else 0)
 
 
-def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False) -> Any:
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of (N, C, ...)."""
     shape = (*tuple(input.shape)[:2], *(1,) * (input.ndim - 2))
     return _alpha_dropout("feature_alpha_dropout", input, shape, p if training else 0)

@@ -7,18 +7,18 @@ from typing import Any
 from accelera.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.autograd import no_grad
-from accelera.tensora.core import native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.linalg import vector_norm
 
 
 def embedding(
-    input: Any,
-    weight: Any,
+    input: Tensor,
+    weight: Tensor,
     padding_idx: int | None = None,
     max_norm: float | None = None,
     norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
-) -> Any:
+) -> Tensor:
     """Rows of a table.
 
     Parameters
@@ -59,13 +59,13 @@ def embedding(
     return native.where(padding, rows.detach(), rows)
 
 
-def _scaled_by_frequency(rows: Any, chosen: Any, n: int) -> Any:
+def _scaled_by_frequency(rows: Tensor, chosen: Tensor, n: int) -> Tensor:
     """Return the same rows, with gradients that are divided by the number of times a row is chosen."""
     scaled = rows / _frequencies(chosen, n, rows.dtype)
     return rows.detach() + (scaled - scaled.detach())
 
 
-def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
+def _frequencies(chosen: Tensor, rows: int, dtype: DType) -> Tensor:
     """Return how often each chosen row is chosen, of shape (*chosen.shape, 1)."""
     places = native.reshape(native.cast(chosen, dtypes.int64), (-1,))
     ones = native.full((chosen.size,), 1, dtype)
@@ -73,7 +73,7 @@ def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
     return native.reshape(native.take(often, places, 0), (*chosen.shape, 1))
 
 
-def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> None:
+def _limit_rows(weight: Tensor, chosen: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale rows of a table down to a norm, in place."""
     with no_grad():
         rows = native.take(weight, chosen, 0)
@@ -82,18 +82,18 @@ def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> 
 
 
 def embedding_bag(
-    input: Any,
-    weight: Any,
-    offsets: Any = None,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
     max_norm: float | None = None,
     norm_type: float = 2,
     scale_grad_by_freq: bool = False,
     mode: str = "mean",
     sparse: bool = False,  # noqa: ARG001 - PyTorch's
-    per_sample_weights: Any = None,
+    per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
-) -> Any:
+) -> Tensor:
     """Sum, mean or maximum of the rows of each bag; zero of an empty one.
 
     Parameters
@@ -154,7 +154,7 @@ def embedding_bag(
     return sums / native.maximum(counts, 1)
 
 
-def _check_bags(mode: str, input: Any, factors: Any, scale_grad_by_freq: bool) -> None:
+def _check_bags(mode: str, input: Tensor, factors: Tensor | None, scale_grad_by_freq: bool) -> None:
     if mode not in ("sum", "mean", "max"):
         raise ArgumentError(f"[embedding_bag] mode={mode!r}; give 'sum', 'mean' or 'max'")
     if mode == "max" and scale_grad_by_freq:
@@ -169,7 +169,7 @@ def _check_bags(mode: str, input: Any, factors: Any, scale_grad_by_freq: bool) -
         )
 
 
-def _flat_bags(input: Any, offsets: Any, include_last_offset: bool) -> tuple[Any, Any, int]:
+def _flat_bags(input: Tensor, offsets: Tensor | None, include_last_offset: bool) -> tuple[Any, Any, int]:
     """The input as a vector, the bag of each element, and how many bags there are."""
     if input.ndim == 2 and offsets is None:
         n, each = input.shape
@@ -190,7 +190,7 @@ def _flat_bags(input: Any, offsets: Any, include_last_offset: bool) -> tuple[Any
     return input, found - 1, len(begins)
 
 
-def _largest_of_bags(rows: Any, bags: Any, n: int, counted: Any) -> Any:
+def _largest_of_bags(rows: Any, bags: Any, n: int, counted: Any) -> Tensor:
     """Return the largest elements of each bag's rows, after padding all bags to the size of the largest."""
     members: list[list[int]] = [[] for _ in range(n)]
     kept = [True] * bags.size if counted is None else counted.tolist()
@@ -209,7 +209,7 @@ def _largest_of_bags(rows: Any, bags: Any, n: int, counted: Any) -> Any:
     return native.where(native.any(is_there, 1, False), largest, 0)
 
 
-def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """1 at the place of each class and 0 elsewhere, as int64 of shape (*tensor.shape, num_classes).
 
     Parameters

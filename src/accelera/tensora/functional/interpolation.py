@@ -32,7 +32,7 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
-) -> Any:
+) -> Tensor:
     """Images with other extents.
 
     Parameters
@@ -72,7 +72,7 @@ def interpolate(
 
 
 @computes_in("float32")
-def _resized(x: Any, extents: list[tuple[int, float | None]], mode: str, align: bool) -> Any:
+def _resized(x: Tensor, extents: list[tuple[int, float | None]], mode: str, align: bool) -> Tensor:
     for axis, (out, scale) in enumerate(extents, 2):
         if mode.startswith("nearest"):
             x = _nearest(x, axis, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
@@ -82,7 +82,7 @@ def _resized(x: Any, extents: list[tuple[int, float | None]], mode: str, align: 
 
 
 def _extents(
-    x: Any, n: int, size: Any, scale_factor: Any, recompute: bool
+    x: Tensor, n: int, size: Any, scale_factor: Any, recompute: bool
 ) -> tuple[tuple[int, ...], list[float | None]]:
     """Extents of the result, and the scale of each where it is not their quotient."""
     if (size is None) == (scale_factor is None):
@@ -101,7 +101,7 @@ def _extents(
     return outs, scales
 
 
-def _nearest(x: Any, axis: int, out: int, scale: float | None, shift: float) -> Any:
+def _nearest(x: Tensor, axis: int, out: int, scale: float | None, shift: float) -> Tensor:
     """The element that is nearest, by places that PyTorch rounds to float32."""
     extent = x.shape[axis]
     step = _single(1 / scale if scale else extent / out)
@@ -110,7 +110,7 @@ def _nearest(x: Any, axis: int, out: int, scale: float | None, shift: float) -> 
     return native.take(x, places, axis)
 
 
-def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool, bool]) -> Any:
+def _between(x: Tensor, axis: int, out: int, scale: float | None, kind: tuple[bool, bool]) -> Tensor:
     """Sums of neighbours with the weights of each."""
     cubic, align = kind
     extent = x.shape[axis]
@@ -125,7 +125,7 @@ def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool,
     below = native.floor(centers)
     rest = centers - below
     first = native.cast(below, dtypes.int64)
-    result = None
+    result: Any = None
     for shift, weight in _cubic(rest) if cubic else [(0, 1 - rest), (1, rest)]:
         places = native.minimum(native.maximum(first + shift, 0), extent - 1)
         factors = native.reshape(native.cast(weight, x.dtype), (out, *(1,) * (x.ndim - axis - 1)))
@@ -134,7 +134,7 @@ def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool,
     return result
 
 
-def _positions(count: int) -> Any:
+def _positions(count: int) -> Tensor:
     """Return 0 to count - 1 in float64.
 
     A tensor, as a list of a mistaken count would exhaust time and memory before anything is refused.
@@ -146,10 +146,10 @@ def _cubic(rest: Any) -> list[tuple[int, Any]]:
     """Neighbours and weights of R. Keys, "Cubic convolution interpolation" (1981), with a slope of -0.75."""
     a = -0.75
 
-    def near(t: Any) -> Any:
+    def near(t: Any) -> Tensor:
         return ((a + 2) * t - (a + 3)) * t * t + 1
 
-    def far(t: Any) -> Any:
+    def far(t: Any) -> Tensor:
         return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
     return [

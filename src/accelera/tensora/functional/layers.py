@@ -7,12 +7,12 @@ from typing import Any
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.linalg import vector_norm
 from accelera.tensora.manipulation import broadcast_arrays
 
 
-def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``input @ weight.T + bias``.
 
     Parameters
@@ -34,7 +34,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 
 
 @computes_in("widest")
-def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``sum of input1[i] * weight[k, i, j] * input2[j] + bias[k]``.
 
     Parameters
@@ -58,13 +58,13 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
 # --- distances --------------------------------------------------------------------------------------------
 
 
-def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divided by the p-norm along an axis, or by `eps` where that is larger."""
     return input / native.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
 @computes_in("float32")
-def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
     vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
     first, second = (x / native.maximum(vector_norm(x, axis=dim, keepdims=True), eps) for x in vectors)
@@ -72,7 +72,9 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 
 
 @computes_in("float32")
-def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
     """p-norm of ``x1 - x2 + eps`` along the last axis."""
     return vector_norm(x1 - x2 + eps, axis=-1, keepdims=keepdim, ord=p)
 
@@ -80,7 +82,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
 # --- padding and pixels -----------------------------------------------------------------------------------
 
 
-def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
     """Elements put before and behind the last axes; negative numbers take some away.
 
     Parameters
@@ -117,7 +119,7 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
     return input
 
 
-def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float) -> Any:
+def _padded(x: Tensor, axis: int, before: int, behind: int, mode: str, value: float) -> Tensor:
     n = x.shape[axis]
     if n + before + behind < 0:
         raise ShapeError(f"[pad] {before} and {behind} for an extent of {n}, which would be negative")
@@ -135,11 +137,11 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
 
 
 @computes_in("float32")
-def _take_padded(x: Any, places: Any, axis: int) -> Any:
+def _take_padded(x: Tensor, places: Tensor, axis: int) -> Tensor:
     return native.take(x, places, axis)
 
 
-def _padding_indices(n: int, before: int, behind: int, mode: str) -> Any:
+def _padding_indices(n: int, before: int, behind: int, mode: str) -> Tensor:
     """Return the index of the element at each position of a padded axis of extent n.
 
     Raises
@@ -164,7 +166,7 @@ def _padding_indices(n: int, before: int, behind: int, mode: str) -> Any:
     return native.asarray([n - 1 - abs(n - 1 - abs(i)) for i in range(-before, n + behind)], dtypes.int64)
 
 
-def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels as a finer grid: (..., C r², H, W) becomes (..., C, H r, W r) (W. Shi et al. 2016)."""
     *batch, channels, height, width = input.shape
     r = upscale_factor
@@ -178,7 +180,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     return native.reshape(native.permute(split, order), (*batch, channels // (r * r), height * r, width * r))
 
 
-def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """The inverse of `pixel_shuffle`: (..., C, H r, W r) becomes (..., C r², H, W)."""
     *batch, channels, height, width = input.shape
     r = downscale_factor

@@ -9,11 +9,11 @@ from typing import Any
 from accelera.errors import ArgumentError, DTypeError, IndexingError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.layers import pairwise_distance
 
 
-def _reduced(loss: Any, reduction: str, name: str) -> Any:
+def _reduced(loss: Tensor, reduction: str, name: str) -> Tensor:
     if reduction == "none":
         return loss
     if reduction not in ("mean", "sum"):
@@ -22,17 +22,17 @@ def _reduced(loss: Any, reduction: str, name: str) -> Any:
     return total if reduction == "sum" else total / float(loss.size) if loss.size else total * math.nan
 
 
-def _hinge(x: Any) -> Any:
+def _hinge(x: Tensor) -> Tensor:
     """Return `x` limited to at least 0; unlike that of `relu`, its gradient at 0 is 1."""
     return native.clip(x, 0.0, math.inf)
 
 
-def _same_shapes(name: str, input: Any, target: Any) -> None:
+def _same_shapes(name: str, input: Tensor, target: Tensor) -> None:
     if tuple(input.shape) != tuple(target.shape):
         raise ShapeError(f"[{name}] an input of shape {input.shape} and a target of shape {target.shape}")
 
 
-def _as_rows(input: Any) -> Any:
+def _as_rows(input: Tensor) -> Tensor:
     """Input of shape (N, C) as it is; (C,) and () as one row."""
     return native.reshape(input, (-1, input.shape[-1] if input.ndim else 1))
 
@@ -42,13 +42,13 @@ def _as_rows(input: Any) -> Any:
 
 @computes_in("float32")
 def cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Any:
+) -> Tensor:
     """Negative log likelihood of classes under the softmax of the input.
 
     Parameters
@@ -101,7 +101,9 @@ def cross_entropy(
     return native.cast(found, input.dtype)
 
 
-def _soft_cross_entropy(input: Any, target: Any, weight: Any, reduction: str, smoothing: float) -> Any:
+def _soft_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float
+) -> Tensor:
     """`cross_entropy` with probabilities of classes."""
     _same_shapes("cross_entropy", input, target)
     axis = 0 if input.ndim == 1 else 1
@@ -118,8 +120,12 @@ def _soft_cross_entropy(input: Any, target: Any, weight: Any, reduction: str, sm
 
 @computes_in("float32")
 def nll_loss(
-    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
-) -> Any:
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
     """Negative log likelihood of classes, from logarithms of probabilities.
 
     The arguments are those of `cross_entropy`, of which it is the second half.
@@ -148,13 +154,13 @@ def nll_loss(
 
 @computes_in("float32")
 def multi_margin_loss(
-    input: Any,
-    target: Any,
+    input: Tensor,
+    target: Tensor,
     p: int = 1,
     margin: float = 1.0,
-    weight: Any = None,
+    weight: Tensor | None = None,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Mean over the other classes of ``max(0, margin - x[target] + x[class]) ** p``; input (N, C) or (C,)."""
     if p not in (1, 2):
         raise ArgumentError(f"[multi_margin_loss] p={p}; give 1 or 2")
@@ -174,7 +180,7 @@ def multi_margin_loss(
 
 
 @computes_in("float32")
-def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Mean of ``max(0, 1 - x[label] + x[other])`` over pairs of a label and another class.
 
     Parameters
@@ -204,7 +210,9 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
     return _reduced(native.reshape(losses, input.shape[:-1]), reduction, "multilabel_margin_loss")
 
 
-def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
     """`binary_cross_entropy_with_logits`, averaged over the classes of each row."""
     losses = binary_cross_entropy_with_logits(input, target, reduction="none")
     if weight is not None:
@@ -217,21 +225,21 @@ def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, red
 
 
 @computes_in("float32")
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Squared difference."""
     _same_shapes("mse_loss", input, target)
     return _reduced(native.square(input - target), reduction, "mse_loss")
 
 
 @computes_in("float32")
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Absolute difference."""
     _same_shapes("l1_loss", input, target)
     return _reduced(native.abs(input - target), reduction, "l1_loss")
 
 
 @computes_in("float32")
-def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """``d**2 / (2 beta)`` of an absolute difference d below `beta`, otherwise ``d - beta / 2``."""
     if beta < 0:
         raise ArgumentError(f"[smooth_l1_loss] beta={beta}; give 0 or more")
@@ -241,7 +249,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
 
 @computes_in("float32")
-def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """``d**2 / 2`` of an absolute difference d below `delta`, otherwise ``delta * (d - delta / 2)``."""
     if delta <= 0:
         raise ArgumentError(f"[huber_loss] delta={delta}; give more than 0")
@@ -256,13 +264,13 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
 
 @computes_in("float32")
 def poisson_nll_loss(
-    input: Any,
-    target: Any,
+    input: Tensor,
+    target: Tensor,
     log_input: bool = True,
     full: bool = False,
     eps: float = 1e-8,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """Negative log likelihood of Poisson-distributed counts, without ``log(target!)``.
 
     Parameters
@@ -288,8 +296,8 @@ def poisson_nll_loss(
 
 
 def gaussian_nll_loss(
-    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
-) -> Any:
+    input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
     """``(log(var) + (input - target)**2 / var) / 2``, where `var` counts as at least `eps`.
 
     Parameters
@@ -320,7 +328,9 @@ def gaussian_nll_loss(
 
 
 @computes_in("float32")
-def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
     """``-target * log(input) - (1 - target) * log(1 - input)``, logarithms being at least -100.
 
     The gradient is finite for probabilities of exactly 0 and 1, as in PyTorch.
@@ -334,8 +344,12 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
 
 @computes_in("float32")
 def binary_cross_entropy_with_logits(
-    input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
-) -> Any:
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
     """`binary_cross_entropy` of ``sigmoid(input)``; `pos_weight` multiplies its first part."""
     _same_shapes("binary_cross_entropy_with_logits", input, target)
     softplus = native.softplus(-input, 1.0, 40.0)  # -log(sigmoid)
@@ -346,7 +360,7 @@ def binary_cross_entropy_with_logits(
 
 
 @computes_in("float32")
-def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """``target * (log(target) - input)``: Kullback-Leibler divergence of probabilities.
 
     Parameters
@@ -371,7 +385,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 
 
 @computes_in("float32")
-def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-target * input))`` of targets -1 and 1."""
     _same_shapes("soft_margin_loss", input, target)
     return _reduced(native.softplus(-target * input, 1.0, 40.0), reduction, "soft_margin_loss")
@@ -381,7 +395,9 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 
 
 @computes_in("float32")
-def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction: str = "mean") -> Any:
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
     """The input where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     zero = native.full((), 0, input.dtype)
     near = native.where(native.not_equal(target, -1), input, zero)
@@ -391,8 +407,8 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction
 
 @computes_in("float32")
 def cosine_embedding_loss(
-    input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
-) -> Any:
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
     """``1 - cos`` where the target is 1, and ``max(0, cos - margin)`` where it is -1.
 
     Parameters
@@ -418,8 +434,8 @@ def cosine_embedding_loss(
 
 @computes_in("float32")
 def margin_ranking_loss(
-    input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
-) -> Any:
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
     """``max(0, margin - target * (input1 - input2))``; 1 wants the first to be larger, -1 the second."""
     _same_shapes("margin_ranking_loss", input1, input2)
     return _reduced(_hinge(-target * (input1 - input2) + margin), reduction, "margin_ranking_loss")
@@ -427,15 +443,15 @@ def margin_ranking_loss(
 
 @computes_in("float32")
 def triplet_margin_loss(
-    anchor: Any,
-    positive: Any,
-    negative: Any,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
     margin: float = 1.0,
     p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` with p-norms along the last axis.
 
     Parameters
@@ -449,7 +465,7 @@ def triplet_margin_loss(
 
     """
 
-    def distance(x: Any, y: Any) -> Any:
+    def distance(x: Tensor, y: Tensor) -> Tensor:
         return pairwise_distance(x, y, p, eps)
 
     return triplet_margin_with_distance_loss(
@@ -458,15 +474,15 @@ def triplet_margin_loss(
 
 
 def triplet_margin_with_distance_loss(
-    anchor: Any,
-    positive: Any,
-    negative: Any,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
     *,
     distance_function: Callable[[Any, Any], Any] | None = None,
     margin: float = 1.0,
     swap: bool = False,
     reduction: str = "mean",
-) -> Any:
+) -> Tensor:
     """`triplet_margin_loss` with any distance of two tensors; by default `pairwise_distance`."""
     if margin <= 0:
         raise ArgumentError(f"[triplet_margin_loss] margin={margin}; give more than 0")

@@ -18,8 +18,8 @@ def _shape(normalized_shape: Any) -> tuple[int, ...]:
 
 
 def layer_norm(
-    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
+    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """Elements minus the mean of their row, divided by its standard deviation (J. Ba et al. 2016).
 
     Parameters
@@ -42,7 +42,9 @@ def layer_norm(
     return native.layer_norm(input, _shape(normalized_shape), weight, bias, eps, True)
 
 
-def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Elements divided by the root of the mean square of their row (B. Zhang and R. Sennrich 2019).
 
     The arguments are those of `layer_norm`; without `eps` it is the distance from 1 to the next number of
@@ -53,18 +55,24 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     return native.layer_norm(input, _shape(normalized_shape), weight, None, eps, False)
 
 
-def _per_channel(vector: Any, ndim: int) -> Any:
+def _per_channel(vector: Tensor, ndim: int) -> Tensor:
     return native.reshape(vector, (1, -1, *[1] * (ndim - 2)))
 
 
-def _scaled(normal: Any, weight: Any, bias: Any) -> Any:
+def _scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if weight is not None:
         normal = normal * _per_channel(weight, normal.ndim)
     return normal if bias is None else normal + _per_channel(bias, normal.ndim)
 
 
 @computes_in("float32")
-def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
     """Normalization of groups of channels of each sample (Y. Wu and K. He 2018).
 
     Parameters
@@ -92,7 +100,9 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     return _channel_norm(input, num_groups, weight, bias, eps)[0]
 
 
-def _channel_norm(input: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+def _channel_norm(
+    input: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Result, means and 1 / standard deviations; 0 groups: of channels over the batch."""
     if weight is None and bias is not None:
         weight = native.full(bias.shape, 1, bias.dtype)
@@ -101,15 +111,15 @@ def _channel_norm(input: Any, groups: int, weight: Any, bias: Any, eps: float) -
 
 @computes_in("inputs")
 def batch_norm(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     """Normalization of each channel over the batch (S. Ioffe and C. Szegedy 2015).
 
     Parameters
@@ -165,7 +175,7 @@ def batch_norm(
     return native.cast(found, input.dtype)
 
 
-def _move(running: Any, statistic: Any, momentum: Any) -> None:
+def _move(running: Tensor, statistic: Tensor, momentum: Any) -> None:
     if isinstance(momentum, Tensor):
         momentum = native.cast(momentum, running.dtype)
     running[...] = native.lerp(running, native.cast(statistic, running.dtype), momentum)
@@ -173,15 +183,15 @@ def _move(running: Any, statistic: Any, momentum: Any) -> None:
 
 @computes_in("inputs")
 def instance_norm(
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     """Normalization of each channel of each sample (D. Ulyanov et al. 2016).
 
     The arguments are those of `batch_norm`, with `use_input_stats` for `training`; the running statistics
@@ -193,7 +203,7 @@ def instance_norm(
         raise ShapeError(
             f"[instance_norm] an input of shape {input.shape}; more than one element per channel is needed"
         )
-    if running_mean is not None:
+    if running_mean is not None and running_var is not None:
         with no_grad():
             flat = native.reshape(input.detach(), (*input.shape[:2], -1))
             count = float(flat.shape[2])
@@ -207,8 +217,8 @@ def instance_norm(
 
 
 def local_response_norm(
-    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Any:
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
     """Each element over a power of the squares of its neighbours in other channels (A. Krizhevsky 2012).
 
     Parameters

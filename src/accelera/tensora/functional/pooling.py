@@ -30,7 +30,7 @@ def _kernel(name: str, kernel_size: Ints, stride: Ints | None, n: int) -> tuple[
 
 def _max_pool(
     n: int,
-    x: Any,
+    x: Tensor,
     kernel_size: Ints,
     stride: Ints | None,
     places: tuple[Ints, Ints],
@@ -107,7 +107,7 @@ def max_pool3d(
     return pool(3, input, kernel_size, stride, (padding, dilation), ceil_mode, return_indices)
 
 
-def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[int, ...]]:
+def _adaptive(name: str, x: Tensor, output_size: Wished) -> tuple[Any, bool, tuple[int, ...]]:
     """Return the input with a batch axis, whether that was added, and the requested output extents."""
     n = int(name[-2])
     x, single = batched(name, x, n)
@@ -118,7 +118,7 @@ def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[
     return x, single, tuple(outs)
 
 
-def _adaptive_max_pool(n: int, x: Any, output_size: Wished, indices: bool) -> Any:
+def _adaptive_max_pool(n: int, x: Tensor, output_size: Wished, indices: bool) -> Any:
     x, single, outs = _adaptive(f"adaptive_max_pool{n}d", x, output_size)
     values, at = native.adaptive_max_pool(x, outs)
     if single:
@@ -127,12 +127,12 @@ def _adaptive_max_pool(n: int, x: Any, output_size: Wished, indices: bool) -> An
     return (values, native.copy(at)) if indices else values
 
 
-def adaptive_max_pool1d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
+def adaptive_max_pool1d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Tensor:
     """Largest elements of windows that share one extent evenly; see `adaptive_max_pool2d`."""
     return _adaptive_max_pool(1, input, output_size, return_indices)
 
 
-def adaptive_max_pool2d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
+def adaptive_max_pool2d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Tensor:
     """Largest elements of windows that share the image evenly; they may overlap.
 
     Parameters
@@ -149,14 +149,14 @@ def adaptive_max_pool2d(input: Tensor, output_size: Wished, return_indices: bool
 
 
 @computes_in("float32")
-def adaptive_max_pool3d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
+def adaptive_max_pool3d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Tensor:
     """Largest elements of windows that share three extents evenly; see `adaptive_max_pool2d`."""
     return _adaptive_max_pool(3, input, output_size, return_indices)
 
 
 def _max_unpool(
-    n: int, x: Any, indices: Any, kernel_size: Ints, stride: Ints | None, padding: Ints, output_size: Any
-) -> Any:
+    n: int, x: Tensor, indices: Any, kernel_size: Ints, stride: Ints | None, padding: Ints, output_size: Any
+) -> Tensor:
     name = f"max_unpool{n}d"
     if tuple(indices.shape) != tuple(x.shape):
         raise ShapeError(
@@ -188,7 +188,7 @@ def max_unpool1d(
     stride: Ints | None = None,
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-) -> Any:
+) -> Tensor:
     """Zeros with each element where `max_pool1d` took it from; see `max_unpool2d`."""
     return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
@@ -201,7 +201,7 @@ def max_unpool2d(
     stride: Ints | None = None,
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-) -> Any:
+) -> Tensor:
     """Zeros with each element where `max_pool2d` took it from.
 
     Parameters
@@ -225,7 +225,7 @@ def max_unpool3d(
     stride: Ints | None = None,
     padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-) -> Any:
+) -> Tensor:
     """Zeros with each element where `max_pool3d` took it from; see `max_unpool2d`."""
     return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
@@ -235,13 +235,13 @@ def max_unpool3d(
 
 def _avg_pool(
     n: int,
-    x: Any,
+    x: Tensor,
     kernel_size: Ints,
     stride: Ints | None,
     padding: Ints,
     ceil_mode: bool,
     mean: tuple[bool, int | None],
-) -> Any:
+) -> Tensor:
     name = f"avg_pool{n}d"
     x, single = batched(name, x, n)
     kernel, steps = _kernel(name, kernel_size, stride, n)
@@ -260,7 +260,7 @@ def avg_pool1d(
     padding: Ints = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:
+) -> Tensor:
     """Mean of each window over one extent; see `avg_pool2d`."""
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, (count_include_pad, None))
 
@@ -273,7 +273,7 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Tensor:
     """Mean of each window.
 
     Parameters
@@ -300,36 +300,36 @@ def avg_pool3d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Tensor:
     """Mean of each window over three extents; see `avg_pool2d`."""
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, (count_include_pad, divisor_override))
 
 
-def _adaptive_avg_pool(n: int, x: Any, output_size: Wished) -> Any:
+def _adaptive_avg_pool(n: int, x: Tensor, output_size: Wished) -> Tensor:
     x, single, outs = _adaptive(f"adaptive_avg_pool{n}d", x, output_size)
     result = native.adaptive_avg_pool(x, outs)
     return result[0] if single else result
 
 
-def adaptive_avg_pool1d(input: Tensor, output_size: Wished) -> Any:
+def adaptive_avg_pool1d(input: Tensor, output_size: Wished) -> Tensor:
     """Means of windows that share one extent evenly; arguments as for `adaptive_max_pool2d`."""
     return _adaptive_avg_pool(1, input, output_size)
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: Wished) -> Any:
+def adaptive_avg_pool2d(input: Tensor, output_size: Wished) -> Tensor:
     """Means of windows that share two extents evenly; arguments as for `adaptive_max_pool2d`."""
     return _adaptive_avg_pool(2, input, output_size)
 
 
 @computes_in("float32")
-def adaptive_avg_pool3d(input: Tensor, output_size: Wished) -> Any:
+def adaptive_avg_pool3d(input: Tensor, output_size: Wished) -> Tensor:
     """Means of windows that share three extents evenly; arguments as for `adaptive_max_pool2d`."""
     return _adaptive_avg_pool(3, input, output_size)
 
 
 def _lp_pool(
-    n: int, x: Any, norm_type: float, kernel_size: Ints, stride: Ints | None, ceil_mode: bool
-) -> Any:
+    n: int, x: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None, ceil_mode: bool
+) -> Tensor:
     name = f"lp_pool{n}d"
     x, single = batched(name, x, n)
     kernel, steps = _kernel(name, kernel_size, stride, n)
@@ -342,14 +342,14 @@ def _lp_pool(
 
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Any:
+) -> Tensor:
     """Norm of each window over one extent; see `lp_pool2d`."""
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Any:
+) -> Tensor:
     """Norm of each window: the root of the sum of powers, ``(sum x**p) ** (1 / p)``.
 
     Parameters
@@ -365,6 +365,6 @@ def lp_pool2d(
 
 def lp_pool3d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False
-) -> Any:
+) -> Tensor:
     """Norm of each window over three extents; see `lp_pool2d`."""
     return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -8,7 +8,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import arange
 from accelera.tensora.inspection import placed
 from accelera.tensora.models.language_model import CausalLanguageModel, CausalLanguageModelConfig, activation
@@ -21,6 +21,7 @@ from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.normalization import LayerNorm
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["GPT2", "GPT2Config"]
 
@@ -76,20 +77,24 @@ class GPT2Config(CausalLanguageModelConfig):
 class _TransposedLinear(Module):
     """``input @ weight + bias``, with the weight as GPT-2's files have it: (in_features, out_features)."""
 
-    def __init__(self, in_features: int, out_features: int, device: Any, dtype: Any) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, device: Device | None, dtype: DTypeLike | None
+    ) -> None:
         super().__init__()
         kind = native.default_float() if dtype is None else native.to_dtype(dtype)
         self.weight = Parameter(placed(native.empty((in_features, out_features), kind), device))
         self.bias = Parameter(placed(native.full((out_features,), 0, kind), device))
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         return F.linear(input, native.permute(self.weight, (1, 0)), self.bias)
 
 
 class _CausalAttention(Module):
     """Causal self-attention."""
 
-    def __init__(self, config: GPT2Config, layer: int, device: Any, dtype: Any) -> None:
+    def __init__(
+        self, config: GPT2Config, layer: int, device: Device | None, dtype: DTypeLike | None
+    ) -> None:
         super().__init__()
         width = config.n_embd
         if width % config.n_head:
@@ -102,7 +107,7 @@ class _CausalAttention(Module):
         self.c_proj = _TransposedLinear(width, width, device, dtype)
         self.resid_dropout = Dropout(config.resid_pdrop)
 
-    def forward(self, x: Any, padding: Any, cache: KeyValueCache | None) -> Any:
+    def forward(self, x: Tensor, padding: Tensor | None, cache: KeyValueCache | None) -> Tensor:
         batch, length, width = x.shape
         parts = native.reshape(self.c_attn(x), (batch, length, 3, self.heads, width // self.heads))
         parts = native.permute(parts, (2, 0, 3, 1, 4))
@@ -119,7 +124,7 @@ class _CausalAttention(Module):
 class _GPT2FeedForward(Module):
     """Two linear maps with an activation in between."""
 
-    def __init__(self, config: GPT2Config, device: Any, dtype: Any) -> None:
+    def __init__(self, config: GPT2Config, device: Device | None, dtype: DTypeLike | None) -> None:
         super().__init__()
         inner = config.n_inner or 4 * config.n_embd
         self.c_fc = _TransposedLinear(config.n_embd, inner, device, dtype)
@@ -128,22 +133,24 @@ class _GPT2FeedForward(Module):
         self.act = config.activation_function
         self.dropout = Dropout(config.resid_pdrop)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return self.dropout(self.c_proj(activation(self.act)(self.c_fc(x))))
 
 
 class _GPT2Block(Module):
     """Attention and feed-forward network, each after a normalization and with a shortcut."""
 
-    def __init__(self, config: GPT2Config, layer: int, device: Any, dtype: Any) -> None:
+    def __init__(
+        self, config: GPT2Config, layer: int, device: Device | None, dtype: DTypeLike | None
+    ) -> None:
         super().__init__()
-        norm = {"eps": config.layer_norm_epsilon, "device": device, "dtype": dtype}
+        norm: dict[str, Any] = {"eps": config.layer_norm_epsilon, "device": device, "dtype": dtype}
         self.ln_1 = LayerNorm(config.n_embd, **norm)
         self.attn = _CausalAttention(config, layer, device, dtype)
         self.ln_2 = LayerNorm(config.n_embd, **norm)
         self.mlp = _GPT2FeedForward(config, device, dtype)
 
-    def forward(self, x: Any, padding: Any, cache: KeyValueCache | None) -> Any:
+    def forward(self, x: Tensor, padding: Tensor | None, cache: KeyValueCache | None) -> Tensor:
         x = x + self.attn(self.ln_1(x), padding, cache)
         return x + self.mlp(self.ln_2(x))
 
@@ -164,10 +171,12 @@ class GPT2(CausalLanguageModel):
     prefix = "transformer."
     unused = (".attn.bias", ".attn.masked_bias")
 
-    def __init__(self, config: GPT2Config, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, config: GPT2Config, device: Device | None = None, dtype: DTypeLike | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = [_GPT2Block(config, i, device, dtype) for i in range(config.n_layer)]
         parts: dict[str, Any] = {
             "wte": Embedding(config.vocab_size, config.n_embd, **made),
@@ -200,7 +209,9 @@ class GPT2(CausalLanguageModel):
         """Number of layers, each with keys and values of its own."""
         return self.config.n_layer
 
-    def _hidden(self, input_ids: Any, attention_mask: Any, caches: list[KeyValueCache] | None) -> Any:
+    def _hidden(
+        self, input_ids: Tensor, attention_mask: Tensor | None, caches: list[KeyValueCache] | None
+    ) -> Tensor:
         parts, begin = self.transformer, caches[0].length if caches else 0
         positions = arange(begin, begin + input_ids.shape[1], device=input_ids.device)
         x = parts["drop"](parts["wte"](input_ids) + parts["wpe"](positions))

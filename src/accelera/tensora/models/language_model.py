@@ -15,13 +15,14 @@ from accelera.json_values import is_finite_number, parse_json, shown
 from accelera.tensora import dtypes, sort_search
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.autograd import no_grad
-from accelera.tensora.core import native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn.grouped_attention import KeyValueCache
 from accelera.tensora.nn.module import Module
 from accelera.tensora.random import Generator, default_generator
 from accelera.tensora.serialization.files import TensorFile, misfits
 from accelera.tensora.serialization.memory import fill, first_names
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["CausalLanguageModel", "CausalLanguageModelConfig", "activation"]
 
@@ -112,7 +113,9 @@ class CausalLanguageModel(Module, ABC):
     lm_head: Any
 
     @abstractmethod
-    def _hidden(self, input_ids: Any, attention_mask: Any, caches: list[KeyValueCache] | None) -> Any:
+    def _hidden(
+        self, input_ids: Tensor, attention_mask: Tensor | None, caches: list[KeyValueCache] | None
+    ) -> Any:
         """Hidden states (batch, length, width) before `lm_head`."""
 
     @property
@@ -125,7 +128,9 @@ class CausalLanguageModel(Module, ABC):
     def num_layers(self) -> int:
         """Number of layers, each with keys and values of its own."""
 
-    def forward(self, input_ids: Any, attention_mask: Any = None, targets: Any = None) -> Any:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, targets: Tensor | None = None
+    ) -> Any:
         """Logits of the next token at each position, and their loss if targets are given.
 
         Parameters
@@ -160,7 +165,7 @@ class CausalLanguageModel(Module, ABC):
         flat = native.reshape(logits, (-1, logits.shape[-1]))
         return logits, F.cross_entropy(flat, native.reshape(targets, (-1,)))
 
-    def _check_ids(self, ids: Any, more: int) -> None:
+    def _check_ids(self, ids: Tensor, more: int) -> None:
         if ids.ndim != 2 or ids.shape[1] == 0:
             raise ShapeError(f"[{type(self).__name__}] ids of shape {tuple(ids.shape)}; give (batch, length)")
         if ids.shape[1] + more > self.max_length:
@@ -168,7 +173,7 @@ class CausalLanguageModel(Module, ABC):
                 f"[{type(self).__name__}] {ids.shape[1] + more} positions; the model knows {self.max_length}"
             )
 
-    def _padding(self, ids: Any, attention_mask: Any) -> Any:
+    def _padding(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """True where a token is padding."""
         if attention_mask is None:
             return None
@@ -181,12 +186,12 @@ class CausalLanguageModel(Module, ABC):
 
     def generate(
         self,
-        ids: Any,
+        ids: Tensor,
         max_new_tokens: int,
         temperature: float = 1.0,
         top_k: int | None = None,
         generator: Generator | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """Texts with tokens added, each drawn from the distribution that the model predicts.
 
         Keys and values of the tokens before are kept, so that each step computes one position. Dropout is
@@ -230,7 +235,7 @@ class CausalLanguageModel(Module, ABC):
         finally:
             self.train(was_training)
 
-    def _extended(self, ids: Any, count: int, sample: Callable[[Any], Any]) -> Any:
+    def _extended(self, ids: Tensor, count: int, sample: Callable[[Any], Any]) -> Tensor:
         caches = [KeyValueCache() for _ in range(self.num_layers)]
         texts, new = [ids], ids
         for _ in range(count):
@@ -240,7 +245,9 @@ class CausalLanguageModel(Module, ABC):
         return native.concat(texts, 1)
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str], *, device: Any = None, dtype: Any = None) -> Any:
+    def from_pretrained(
+        cls, folder: str | os.PathLike[str], *, device: Device | None = None, dtype: DTypeLike | None = None
+    ) -> Any:
         """Model with the weights of a folder, in evaluation mode.
 
         Parameters
@@ -296,7 +303,7 @@ def _sampler(temperature: float, top_k: int | None, generator: Generator | None)
     """Function that draws a token for each row of logits."""
     source = default_generator if generator is None else generator
 
-    def sample(logits: Any) -> Any:
+    def sample(logits: Tensor) -> Tensor:
         logits = native.cast(logits, dtypes.float64)
         if temperature == 0:
             return native.argmax(logits, 1, False)
@@ -362,7 +369,7 @@ def _document(path: Path) -> Any:
         ) from error
 
 
-def _floating_type(file: TensorFile) -> Any:
+def _floating_type(file: TensorFile) -> DType:
     kinds = {file.tensor(name).dtype for name in file.entries}
     floating = [kind for kind in kinds if kind in dtypes.KINDS["real floating"]]
     return max(floating, key=native.itemsize, default=native.default_float())

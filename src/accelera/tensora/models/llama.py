@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from accelera.tensora.core import Tensor
 from accelera.tensora.creation import arange
 from accelera.tensora.models.language_model import CausalLanguageModel, CausalLanguageModelConfig, activation
 from accelera.tensora.nn import init
@@ -15,6 +16,7 @@ from accelera.tensora.nn.grouped_attention import GroupedQueryAttention, KeyValu
 from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.normalization import RMSNorm
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["Llama", "LlamaConfig"]
 
@@ -77,9 +79,10 @@ class LlamaConfig(CausalLanguageModelConfig):
         return self.hidden_size * (embeddings + self.num_hidden_layers * layer)
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Any:
+    def from_dict(cls, config: Mapping[str, Any]) -> LlamaConfig:
         """Configuration from the entries of a ``config.json``; newer ones have all of rotation together."""
-        rotation = config.get("rope_parameters") if isinstance(config, Mapping) else None
+        given: object = config
+        rotation = given.get("rope_parameters") if isinstance(given, Mapping) else None
         if not isinstance(rotation, Mapping) or not rotation:
             return super().from_dict(config)
         theta = rotation.get("rope_theta", cls.rope_theta)
@@ -98,7 +101,7 @@ class _GatedFeedForward(Module):
         activation(config.hidden_act)  # an unknown name is refused here
         self.act = config.hidden_act
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(activation(self.act)(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -120,7 +123,9 @@ class _LlamaLayer(Module):
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, **made)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps, **made)
 
-    def forward(self, x: Any, padding: Any, cache: KeyValueCache | None, rotation: tuple[Any, Any]) -> Any:
+    def forward(
+        self, x: Tensor, padding: Tensor | None, cache: KeyValueCache | None, rotation: tuple[Any, Any]
+    ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), padding, True, cache, rotation)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -141,10 +146,12 @@ class Llama(CausalLanguageModel):
     prefix = "model."
     unused = (".rotary_emb.inv_freq",)
 
-    def __init__(self, config: LlamaConfig, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, config: LlamaConfig, device: Device | None = None, dtype: DTypeLike | None = None
+    ) -> None:
         super().__init__()
         self.config = config
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         layers = [_LlamaLayer(config, made) for _ in range(config.num_hidden_layers)]
         parts: dict[str, Any] = {
             "embed_tokens": Embedding(config.vocab_size, config.hidden_size, **made),
@@ -177,7 +184,9 @@ class Llama(CausalLanguageModel):
         """Number of layers, each with keys and values of its own."""
         return self.config.num_hidden_layers
 
-    def _hidden(self, input_ids: Any, attention_mask: Any, caches: list[KeyValueCache] | None) -> Any:
+    def _hidden(
+        self, input_ids: Tensor, attention_mask: Tensor | None, caches: list[KeyValueCache] | None
+    ) -> Tensor:
         parts, begin = self.model, caches[0].length if caches else 0
         x = parts["embed_tokens"](input_ids)
         positions = arange(begin, begin + input_ids.shape[1], device=input_ids.device)

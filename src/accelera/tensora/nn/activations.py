@@ -6,9 +6,11 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import creation, functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn import init
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 
 class _Activation(Module):
@@ -17,7 +19,7 @@ class _Activation(Module):
     function: Any
     options: tuple[str, ...] = ()
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the function of the input."""
         return type(self).function(input, *(getattr(self, name) for name in self.options))
 
@@ -178,7 +180,11 @@ class PReLU(Module):
     """
 
     def __init__(
-        self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.num_parameters = num_parameters
@@ -190,7 +196,7 @@ class PReLU(Module):
         """Set all slopes to the first one."""
         init.constant_(self.weight, self.init)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the function of the input."""
         return functional.prelu(input, self.weight)
 
@@ -295,7 +301,7 @@ class Softmin(_AlongAxis):
 class Softmax2d(Module):
     """`Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the function of the input.
 
         Raises

@@ -8,17 +8,18 @@ from typing import Any
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["MultiheadAttention"]
 
 
-def added_mask(mask: Any, dtype: Any) -> Any:
+def added_mask(mask: Tensor, dtype: DTypeLike) -> Tensor:
     """Numbers that are added to scores: -inf where a bool mask is true, or the given numbers."""
     if mask.dtype != dtypes.bool:
         return native.cast(mask, dtype)
@@ -26,7 +27,7 @@ def added_mask(mask: Any, dtype: Any) -> Any:
     return native.where(mask, hidden, placed(native.asarray(0.0, dtype), mask.device))
 
 
-def _weights(query: Any, key: Any, mask: Any) -> Any:
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax of the scaled scores, zeros for a query that sees nothing."""
     scores = native.matmul(query * (1 / math.sqrt(query.shape[-1])), native.permute(key, (0, 1, 3, 2)))
     if mask is None:
@@ -36,7 +37,7 @@ def _weights(query: Any, key: Any, mask: Any) -> Any:
     return native.where(blind, 0.0, F.softmax(native.where(blind, 0.0, scores), -1))
 
 
-def _require_shape(name: str, mask: Any, shapes: list[tuple[int, ...]]) -> None:
+def _require_shape(name: str, mask: Tensor, shapes: list[tuple[int, ...]]) -> None:
     if tuple(mask.shape) not in shapes:
         raise ShapeError(
             f"[MultiheadAttention] {name} of shape {tuple(mask.shape)}; give {' or '.join(map(str, shapes))}"
@@ -85,8 +86,8 @@ class MultiheadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
@@ -101,7 +102,7 @@ class MultiheadAttention(Module):
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self._reset_parameters()
 
-    def _make_weights(self, bias: bool, extra: bool, dtype: Any, device: Any) -> None:
+    def _make_weights(self, bias: bool, extra: bool, dtype: DTypeLike | None, device: Device | None) -> None:
         width, shared = self.embed_dim, self.kdim == self.vdim == self.embed_dim
         shapes: dict[str, tuple[int, ...] | None] = {
             "q_proj_weight": None if shared else (width, width),
@@ -130,12 +131,12 @@ class MultiheadAttention(Module):
 
     def forward(
         self,
-        query: Any,
-        key: Any,
-        value: Any,
-        key_padding_mask: Any = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
         need_weights: bool = True,
-        attn_mask: Any = None,
+        attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Any, Any]:
@@ -197,7 +198,7 @@ class MultiheadAttention(Module):
             weights = native.sum(weights, 1, False) / self.num_heads
         return (out[:, 0], None if weights is None else weights[0]) if single else (out, weights)
 
-    def _check(self, query: Any, key: Any, value: Any) -> None:
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         batch = 0 if self.batch_first else 1
         fits = query.ndim == key.ndim == value.ndim and query.ndim in (2, 3)
         fits = fits and tuple(key.shape[:-1]) == tuple(value.shape[:-1])
@@ -210,7 +211,7 @@ class MultiheadAttention(Module):
                 "and as many keys as values"
             )
 
-    def _projected(self, query: Any, key: Any, value: Any) -> list[Any]:
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Any]:
         width, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
         if weight is not None and key is query and value is key:
             all_three = F.linear(query, weight, bias)
@@ -222,12 +223,12 @@ class MultiheadAttention(Module):
         biases = [None if bias is None else bias[part] for part in parts]
         return [F.linear(*each) for each in zip((query, key, value), weights, biases, strict=True)]
 
-    def _split(self, x: Any, order: tuple[int, ...]) -> Any:
+    def _split(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
         """Heads (batch, heads, length, head_dim)."""
         heads = native.reshape(x, (*x.shape[:2], self.num_heads, self.head_dim))
         return native.permute(heads, order)
 
-    def _mask(self, mask: Any, padding: Any, query: Any, key: Any) -> Any:
+    def _mask(self, mask: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
         """Both masks as one that is added, of a shape that broadcasts to (batch, heads, queries, keys)."""
         (batch, heads, queries), keys = query.shape[:3], key.shape[2]
         if mask is not None:
@@ -240,7 +241,7 @@ class MultiheadAttention(Module):
         added = native.reshape(added_mask(padding, query.dtype), (batch, 1, 1, keys))
         return added if mask is None else mask + added
 
-    def _extended(self, key: Any, value: Any, mask: Any) -> tuple[Any, Any, Any]:
+    def _extended(self, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Any, Any, Any]:
         """Keys, values and mask with those of `bias_k` and `add_zero_attn` behind, which all queries see."""
         shape = (key.shape[0], self.num_heads, 1, self.head_dim)
         more = []
@@ -254,7 +255,7 @@ class MultiheadAttention(Module):
         return key, value, mask if mask is None else F.pad(mask, (0, len(more)))
 
     def _attended(
-        self, heads: tuple[Any, Any, Any], mask: Any, causal: bool, need_weights: bool
+        self, heads: tuple[Any, Any, Any], mask: Tensor | None, causal: bool, need_weights: bool
     ) -> tuple[Any, Any]:
         dropout = self.dropout if self.training else 0.0
         if not need_weights:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
 from accelera.errors import IndexingError
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
 
@@ -100,7 +101,7 @@ class Sequential(_Indexed):
         else:
             self._set_modules(modules)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Pass the input through all modules."""
         for module in self:
             input = module(input)
@@ -143,7 +144,7 @@ class ModuleDict(Module):
     def __contains__(self, name: str) -> bool:
         return name in self._modules
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Module:
         return self._modules[name]
 
     def __setitem__(self, name: str, module: Module) -> None:
@@ -152,19 +153,19 @@ class ModuleDict(Module):
     def __delitem__(self, name: str) -> None:
         del self._modules[name]
 
-    def keys(self) -> Any:
+    def keys(self) -> KeysView[str]:
         """Return the names."""
         return self._modules.keys()
 
-    def values(self) -> Any:
+    def values(self) -> ValuesView[Module]:
         """Return the modules."""
         return self._modules.values()
 
-    def items(self) -> Any:
+    def items(self) -> ItemsView[str, Module]:
         """Return pairs of name and module."""
         return self._modules.items()
 
-    def pop(self, name: str) -> Any:
+    def pop(self, name: str) -> Module:
         """Remove a module and return it."""
         return self._modules.pop(name)
 
@@ -173,7 +174,7 @@ class ModuleDict(Module):
         self._modules.clear()
 
 
-def _as_parameter(value: Any) -> Any:
+def _as_parameter(value: Tensor) -> Parameter:
     return value if isinstance(value, Parameter) else Parameter(value)
 
 
@@ -198,7 +199,7 @@ class ParameterList(Module):
     def __setitem__(self, index: int, value: Any) -> None:
         self._parameters[str(_normalized_index(index, len(self), "ParameterList"))] = _as_parameter(value)
 
-    def append(self, value: Any) -> ParameterList:
+    def append(self, value: Tensor) -> ParameterList:
         """Add a parameter at the end."""
         self._parameters[str(len(self))] = _as_parameter(value)
         return self
@@ -231,27 +232,27 @@ class ParameterDict(Module):
     def __contains__(self, name: str) -> bool:
         return name in self._parameters
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Parameter:
         return self._parameters[name]
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: Tensor) -> None:
         self.register_parameter(name, _as_parameter(value))
 
     def __delitem__(self, name: str) -> None:
         del self._parameters[name]
 
-    def keys(self) -> Any:
+    def keys(self) -> KeysView[str]:
         """Return the names."""
         return self._parameters.keys()
 
-    def values(self) -> Any:
+    def values(self) -> ValuesView[Parameter]:
         """Return the parameters."""
         return self._parameters.values()
 
-    def items(self) -> Any:
+    def items(self) -> ItemsView[str, Parameter]:
         """Return pairs of name and parameter."""
         return self._parameters.items()
 
-    def pop(self, name: str) -> Any:
+    def pop(self, name: str) -> Parameter:
         """Remove a parameter and return it."""
         return self._parameters.pop(name)

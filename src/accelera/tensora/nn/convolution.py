@@ -7,9 +7,11 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import made
 from accelera.tensora.nn.module import Module
+from accelera.tensora.typing import Device, DTypeLike
 
 Extents = int | tuple[int, ...]
 
@@ -36,8 +38,8 @@ class _WindowModule(Module):
         bias: bool,
         padding_mode: str,
         output_padding: Extents,
-        device: Any,
-        dtype: Any,
+        device: Device | None,
+        dtype: DTypeLike | None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -123,8 +125,8 @@ class _Forward(_WindowModule):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -153,7 +155,7 @@ class _Forward(_WindowModule):
                 found += [each, each]
         return found
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Convolve the input."""
         padding: Any = self.padding
         if self.padding_mode != "zeros":
@@ -221,8 +223,8 @@ class _Transposed(_WindowModule):
         bias: bool = True,
         dilation: Extents = 1,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -239,7 +241,7 @@ class _Transposed(_WindowModule):
             dtype,
         )
 
-    def forward(self, input: Any, output_size: Any = None) -> Any:
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         """Convolve the input; `output_size` says which of the possible extents the output has.
 
         Raises
@@ -253,7 +255,7 @@ class _Transposed(_WindowModule):
             input, self.weight, self.bias, self.stride, self.padding, added, self.groups, self.dilation
         )
 
-    def _added(self, input: Any, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    def _added(self, input: Tensor, wanted: tuple[int, ...]) -> tuple[int, ...]:
         wanted = wanted[-self.axes :]
         given = tuple(input.shape)[-self.axes :]
         least = tuple(

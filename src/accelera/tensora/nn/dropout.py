@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from accelera.errors import ArgumentError
 from accelera.tensora import functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn.module import Module
 
 
@@ -33,7 +32,7 @@ class Dropout(Module):
         self.p = p
         self.inplace = inplace
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some elements dropped."""
         return functional.dropout(input, self.p, self.training)
 
@@ -44,7 +43,7 @@ class Dropout(Module):
 class Dropout1d(Dropout):
     """Channels of (N, C, L) or (C, L) set to zero with probability `p` while training."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some channels set to zero, for each sample of the batch."""
         return functional.dropout1d(input, self.p, self.training)
 
@@ -52,7 +51,7 @@ class Dropout1d(Dropout):
 class Dropout2d(Dropout):
     """Channels of (N, C, H, W) or (C, H, W) set to zero with probability `p` while training."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some channels set to zero, for each sample of the batch."""
         return functional.dropout2d(input, self.p, self.training)
 
@@ -60,7 +59,7 @@ class Dropout2d(Dropout):
 class Dropout3d(Dropout):
     """Channels of (N, C, D, H, W) or (C, D, H, W) set to zero with probability `p` while training."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some channels set to zero, for each sample of the batch."""
         return functional.dropout3d(input, self.p, self.training)
 
@@ -68,7 +67,7 @@ class Dropout3d(Dropout):
 class AlphaDropout(Dropout):
     """Dropout that keeps mean and variance of what `SELU` makes (G. Klambauer et al. 2017)."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some elements at SELU's lower end, all scaled back."""
         return functional.alpha_dropout(input, self.p, self.training)
 
@@ -76,6 +75,6 @@ class AlphaDropout(Dropout):
 class FeatureAlphaDropout(Dropout):
     """`AlphaDropout` of whole channels."""
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input with some channels at SELU's lower end, all scaled back."""
         return functional.feature_alpha_dropout(input, self.p, self.training)

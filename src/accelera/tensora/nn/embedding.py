@@ -6,10 +6,12 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.tensora import functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import made
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 
 def _row(name: str, index: int | None, rows: int) -> int | None:
@@ -59,8 +61,8 @@ class Embedding(Module):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         *,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         padding_idx = _row(type(self).__name__, padding_idx, num_embeddings)
@@ -72,7 +74,7 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
         """Return an embedding with this table, which is trained unless `freeze`."""
         rows, columns = embeddings.shape
@@ -84,7 +86,7 @@ class Embedding(Module):
         """Draw the table from normal numbers; the padding row is zero."""
         _draw_table(self)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Look indices of any shape up; the result has one axis more, the last."""
         return functional.embedding(
             input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq
@@ -136,8 +138,8 @@ class EmbeddingBag(Module):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         *,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
@@ -149,9 +151,10 @@ class EmbeddingBag(Module):
         self.reset_parameters()
 
     @classmethod
-    def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> EmbeddingBag:
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **options: Any) -> EmbeddingBag:
         """Return an embedding with this table, which is trained unless `freeze`."""
-        found = cls(*embeddings.shape, **options)
+        rows, width = embeddings.shape
+        found = cls(rows, width, **options)
         found.weight = Parameter(embeddings.detach(), requires_grad=not freeze)
         return found
 
@@ -159,7 +162,9 @@ class EmbeddingBag(Module):
         """Draw the table from normal numbers; the padding row is zero."""
         _draw_table(self)
 
-    def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Tensor:
         """Look the rows of bags up: of (bags, n), or of a vector with the place where each begins."""
         return functional.embedding_bag(
             input,

@@ -10,11 +10,12 @@ from accelera.errors import ArgumentError, ShapeError
 from accelera.json_values import is_finite_number, shown
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.creation import arange
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["GroupedQueryAttention", "KeyValueCache", "RotaryEmbedding"]
 
@@ -52,7 +53,7 @@ class RotaryEmbedding:
         frequencies = [float(base) ** (-i / head_dim) for i in range(0, head_dim, 2)]
         self.frequencies = _scaled(frequencies, scaling or {})
 
-    def __call__(self, positions: Any, dtype: Any) -> tuple[Any, Any]:
+    def __call__(self, positions: Tensor, dtype: DType) -> tuple[Any, Any]:
         """Cosines and sines of the angles at some positions.
 
         Parameters
@@ -107,7 +108,7 @@ def _scaling_number(scaling: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-def rotate(x: Any, rotation: tuple[Any, Any]) -> Any:
+def rotate(x: Tensor, rotation: tuple[Any, Any]) -> Tensor:
     """Heads (..., length, head_dim) turned by the cosines and sines of `RotaryEmbedding`."""
     cos, sin = rotation
     half = x.shape[-1] // 2
@@ -125,7 +126,7 @@ class KeyValueCache:
         self.length = 0
         self._kept: list[Any] = []
 
-    def extend(self, key: Any, value: Any) -> tuple[Any, Any]:
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Any, Any]:
         """Add keys and values (batch, heads, length, width), and return all that there are."""
         begin, end = self.length, self.length + key.shape[2]
         if not self._kept or end > self._kept[0].shape[2]:
@@ -135,7 +136,7 @@ class KeyValueCache:
         self.length = end
         return self._kept[0][:, :, :end], self._kept[1][:, :, :end]
 
-    def _grown(self, i: int, x: Any, room: int) -> Any:
+    def _grown(self, i: int, x: Tensor, room: int) -> Tensor:
         made = placed(native.empty((x.shape[0], x.shape[1], room, x.shape[3]), x.dtype), x.device)
         if self._kept:
             made[:, :, : self.length] = self._kept[i][:, :, : self.length]
@@ -180,8 +181,8 @@ class GroupedQueryAttention(Module):
         dropout: float = 0.0,
         bias: bool = False,
         rotary: RotaryEmbedding | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         fits = min(num_heads, num_kv_heads) > 0 and num_heads % num_kv_heads == 0
@@ -202,12 +203,12 @@ class GroupedQueryAttention(Module):
 
     def forward(
         self,
-        input: Any,
-        key_padding_mask: Any = None,
+        input: Tensor,
+        key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
         cache: KeyValueCache | None = None,
         rotation: tuple[Any, Any] | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """Attended values.
 
         Parameters
@@ -253,18 +254,18 @@ class GroupedQueryAttention(Module):
         out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=True)
         return self.o_proj(native.reshape(native.permute(out, (0, 2, 1, 3)), (batch, length, -1)))
 
-    def _split(self, x: Any) -> Any:
+    def _split(self, x: Tensor) -> Tensor:
         heads = native.reshape(x, (*x.shape[:2], -1, self.head_dim))
         return native.permute(heads, (0, 2, 1, 3))
 
 
-def causal_mask(queries: int, keys: int, device: Any) -> Any:
+def causal_mask(queries: int, keys: int, device: Device) -> Tensor:
     """True where the last `queries` of `keys` positions see one, which is at their place or before."""
     rows, columns = arange(keys - queries, keys)[:, None], native.arange(keys)
     return placed(native.less_equal(columns, rows), device)
 
 
-def seen_keys(query: Any, key: Any, padding: Any, causal: bool) -> tuple[Any, bool]:
+def seen_keys(query: Tensor, key: Tensor, padding: Tensor | None, causal: bool) -> tuple[Any, bool]:
     """Mask and `is_causal` of `scaled_dot_product_attention`, for queries at the last places of the keys."""
     queries, keys = query.shape[2], key.shape[2]
     if padding is None and (not causal or queries in (1, keys)):

@@ -46,28 +46,33 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     )
 
 
-def _write(tensor: Any, value: Any) -> Any:
+def _write(tensor: Tensor, value: Any) -> Tensor:
     tensor.detach()[...] = native.cast(value, tensor.dtype) if isinstance(value, Tensor) else value
     return tensor
 
 
-def _source(generator: Any) -> Any:
+def _source(generator: Any) -> random.Generator:
     return random.default_generator if generator is None else generator
 
 
-def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Any:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with numbers evenly distributed in ``[a, b)``."""
     return _write(tensor, _source(generator).uniform(tuple(tensor.shape), tensor.dtype, a, b))
 
 
-def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers."""
     return _write(tensor, _source(generator).normal(tuple(tensor.shape), tensor.dtype, mean, std))
 
 
 def trunc_normal_(
-    tensor: Any, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
-) -> Any:
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Any = None,
+) -> Tensor:
     """Fill with normal numbers that lie in ``[a, b]``, by the inverse of their distribution."""
 
     def below(x: float) -> float:
@@ -79,22 +84,22 @@ def trunc_normal_(
     return _write(tensor, native.clip(values, a, b))
 
 
-def constant_(tensor: Any, val: float) -> Any:
+def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with one number."""
     return _write(tensor, val)
 
 
-def ones_(tensor: Any) -> Any:
+def ones_(tensor: Tensor) -> Tensor:
     """Fill with ones."""
     return _write(tensor, 1)
 
 
-def zeros_(tensor: Any) -> Any:
+def zeros_(tensor: Tensor) -> Tensor:
     """Fill with zeros."""
     return _write(tensor, 0)
 
 
-def eye_(tensor: Any) -> Any:
+def eye_(tensor: Tensor) -> Tensor:
     """Make a matrix the identity, as far as it goes.
 
     Raises
@@ -111,7 +116,7 @@ def eye_(tensor: Any) -> Any:
     return tensor
 
 
-def dirac_(tensor: Any, groups: int = 1) -> Any:
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Make weights of a convolution pass each channel on.
 
     Raises
@@ -135,7 +140,7 @@ def dirac_(tensor: Any, groups: int = 1) -> Any:
     return tensor
 
 
-def fans(tensor: Any) -> tuple[int, int]:
+def fans(tensor: Tensor) -> tuple[int, int]:
     """Return how many inputs and outputs each number of a weight has to do with.
 
     Raises
@@ -150,18 +155,18 @@ def fans(tensor: Any) -> tuple[int, int]:
     return tensor.shape[1] * field, tensor.shape[0] * field
 
 
-def xavier_uniform_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with uniform numbers of variance ``2 gain² / (inputs + outputs)`` (X. Glorot 2010)."""
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Fill with normal numbers of variance ``2 gain² / (inputs + outputs)`` (X. Glorot 2010)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))), generator)
 
 
-def _deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
+def _deviation(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
         raise ArgumentError(f"[kaiming] mode={mode!r}; give 'fan_in' or 'fan_out'")
     fan = fans(tensor)[mode == "fan_out"]
@@ -169,8 +174,12 @@ def _deviation(tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
 
 
 def kaiming_uniform_(
-    tensor: Any, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
-) -> Any:
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
+) -> Tensor:
     """Fill with uniform numbers whose variance a rectifier keeps (K. He et al. 2015)."""
     if 0 in tensor.shape:
         return tensor
@@ -179,15 +188,19 @@ def kaiming_uniform_(
 
 
 def kaiming_normal_(
-    tensor: Any, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
-) -> Any:
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
+) -> Tensor:
     """Fill with normal numbers whose variance a rectifier keeps (K. He et al. 2015)."""
     if 0 in tensor.shape:
         return tensor
     return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
 
 
-def orthogonal_(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
     """Make rows or columns of a matrix orthogonal (A. Saxe et al. 2013); later axes count as columns.
 
     Raises
@@ -205,7 +218,7 @@ def orthogonal_(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
     return _write(tensor, native.reshape(q, tuple(tensor.shape)) * gain)
 
 
-def sparse_(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = None) -> Any:
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
     """Fill with normal numbers, and set a share of each column to zero (J. Martens 2010).
 
     Raises

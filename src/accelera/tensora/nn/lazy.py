@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from accelera.errors import ShapeError
 from accelera.tensora import creation
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.nn.convolution import (
     Conv1d,
     Conv2d,
@@ -19,6 +19,7 @@ from accelera.tensora.nn.convolution import (
 from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from accelera.tensora.typing import Device, DTypeLike
 
 
 class _Lazy(Module):
@@ -53,7 +54,7 @@ class _Lazy(Module):
     def _shape(self, inputs: int) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def _inputs_from_input(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Tensor) -> int:
         raise NotImplementedError
 
     def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
@@ -73,7 +74,7 @@ class _Lazy(Module):
             if shape != (0,):
                 return self._materialize(self._inputs_from_shape(shape))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Take the number of inputs from the input, turn into the real layer, and run that."""
         self._materialize(self._inputs_from_input(args[0]))
         return self.forward(*args, **kwargs)
@@ -97,14 +98,20 @@ class LazyLinear(_Lazy, Linear):
     extent = "in_features"
     sized = ("weight",)
 
-    def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        out_features: int,
+        bias: bool = True,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         Linear.__init__(self, 0, out_features, bias, device, dtype)
         self._clear_shapes()
 
     def _shape(self, inputs: int) -> tuple[int, ...]:
         return self.out_features, inputs
 
-    def _inputs_from_input(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Tensor) -> int:
         return int(input.shape[-1])
 
     def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:
@@ -132,7 +139,7 @@ class _LazyConvolution(_Lazy):
             return inputs, self.out_channels // self.groups, *self.kernel_size
         return self.out_channels, inputs // self.groups, *self.kernel_size
 
-    def _inputs_from_input(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Tensor) -> int:
         if input.ndim not in (self.axes + 1, self.axes + 2):
             raise ShapeError(
                 f"[{type(self).__name__}] an input of {input.ndim} axes; "
@@ -157,8 +164,8 @@ class _LazyForward(_LazyConvolution):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         # As many inputs as groups, which fits, until they are known.
         super().__init__(  # type: ignore[call-arg]
@@ -206,8 +213,8 @@ class _LazyTransposed(_LazyConvolution):
         bias: bool = True,
         dilation: Extents = 1,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(  # type: ignore[call-arg]
             groups,
@@ -256,8 +263,8 @@ class _LazyBatchNorm(_Lazy):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -267,7 +274,7 @@ class _LazyBatchNorm(_Lazy):
     def _shape(self, inputs: int) -> tuple[int, ...]:
         return (inputs,)
 
-    def _inputs_from_input(self, input: Any) -> int:
+    def _inputs_from_input(self, input: Tensor) -> int:
         return int(input.shape[1])
 
     def _inputs_from_shape(self, shape: tuple[int, ...]) -> int:

@@ -7,12 +7,14 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.tensora import creation, functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn import init
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 
-def made(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:
+def made(shape: tuple[int, ...], device: Device | None = None, dtype: DTypeLike | None = None) -> Parameter:
     """Return a parameter whose elements are anything."""
     return Parameter(creation.empty(shape, dtype=dtype, device=device))
 
@@ -23,7 +25,7 @@ class Identity(Module):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input."""
         return input
 
@@ -43,7 +45,12 @@ class Linear(Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.in_features = in_features
@@ -63,7 +70,7 @@ class Linear(Module):
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
             init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
         return functional.linear(input, self.weight, self.bias)
 
@@ -93,8 +100,8 @@ class Bilinear(Module):
         in2_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         if in1_features <= 0:
@@ -115,7 +122,7 @@ class Bilinear(Module):
         for each in self.parameters():
             init.uniform_(each, -bound, bound)
 
-    def forward(self, input1: Any, input2: Any) -> Any:
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         """Map (..., in1_features) and (..., in2_features) to (..., out_features)."""
         return functional.bilinear(input1, input2, self.weight, self.bias)
 

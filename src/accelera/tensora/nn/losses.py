@@ -7,6 +7,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.tensora import functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn.module import Module
 
 
@@ -24,7 +25,7 @@ class _Loss(Module):
             )
         self.reduction = reduction
 
-    def forward(self, *tensors: Any) -> Any:
+    def forward(self, *tensors: Any) -> Tensor:
         """Return the loss of an input and a target; some losses take more tensors."""
         options = {name: getattr(self, name) for name in self.options}
         return type(self).function(*tensors, reduction=self.reduction, **options)
@@ -147,7 +148,7 @@ class GaussianNLLLoss(_Loss):
 class _WeightedLoss(_Loss):
     """Loss with a weight of each class or element, which is a buffer."""
 
-    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+    def __init__(self, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.register_buffer("weight", weight)
 
@@ -169,7 +170,9 @@ class NLLLoss(_WeightedLoss):
     function = functional.nll_loss
     options = ("weight", "ignore_index")
 
-    def __init__(self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __init__(
+        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> None:
         super().__init__(weight, reduction)
         self.ignore_index = ignore_index
 
@@ -195,7 +198,7 @@ class CrossEntropyLoss(_WeightedLoss):
 
     def __init__(
         self,
-        weight: Any = None,
+        weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
@@ -217,7 +220,9 @@ class BCEWithLogitsLoss(_WeightedLoss):
     function = functional.binary_cross_entropy_with_logits
     options = ("weight", "pos_weight")
 
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+    def __init__(
+        self, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None
+    ) -> None:
         super().__init__(weight, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
@@ -235,7 +240,9 @@ class MultiMarginLoss(_WeightedLoss):
     function = functional.multi_margin_loss
     options = ("p", "margin", "weight")
 
-    def __init__(self, p: int = 1, margin: float = 1.0, weight: Any = None, reduction: str = "mean") -> None:
+    def __init__(
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
+    ) -> None:
         super().__init__(weight, reduction)
         self.p, self.margin = p, margin
 

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from accelera.errors import ArgumentError, DTypeError, StateError, UnknownAttributeError, UnsupportedError
 from accelera.tensora import dtypes
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.hooks import HookHandle, add_hook
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 Self = TypeVar("Self", bound="Module")
 Named = Iterator[tuple[str, Any]]
@@ -264,11 +265,11 @@ class Module:
             module = found
         return module
 
-    def get_parameter(self, target: str) -> Any:
+    def get_parameter(self, target: str) -> Parameter:
         """Return the parameter at a path; AttributeError if there is none."""
         return self._lookup(target, "_parameters", "parameter")
 
-    def get_buffer(self, target: str) -> Any:
+    def get_buffer(self, target: str) -> Tensor:
         """Return the buffer at a path; AttributeError if there is none."""
         return self._lookup(target, "_buffers", "buffer")
 
@@ -315,7 +316,7 @@ class Module:
             elif param.grad is not None:
                 param.grad.zero_()
 
-    def to(self: Self, *args: Any, device: Any = None, dtype: Any = None) -> Self:
+    def to(self: Self, *args: Any, device: Device | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move parameters and buffers to a device, and the floating-point ones to a type.
 
         Raises
@@ -331,16 +332,15 @@ class Module:
                 device = arg
             else:
                 dtype = arg
-        if dtype is not None:
-            dtype = native.to_dtype(dtype)
-            if not dtypes.isdtype(dtype, ("real floating", "complex floating")):
-                raise DTypeError(f"[to] parameters of type {dtype}; give a floating-point type")
+        wanted = None if dtype is None else dtypes.as_dtype(dtype)
+        if wanted is not None and not dtypes.isdtype(wanted, ("real floating", "complex floating")):
+            raise DTypeError(f"[to] parameters of type {wanted}; give a floating-point type")
         for module in self.modules():
-            module._convert(device, dtype)
+            module._convert(device, wanted)
         return self
 
-    def _convert(self, device: Any, dtype: Any) -> None:
-        def converted(value: Any) -> Any:
+    def _convert(self, device: Device | None, dtype: DType | None) -> None:
+        def converted(value: Tensor) -> Tensor:
             wanted = (
                 dtype
                 if dtype and dtypes.isdtype(value.dtype, ("real floating", "complex floating"))
@@ -488,7 +488,7 @@ class Module:
             return self.forward(*args, **kwargs)
         return self._call_with_hooks(args, kwargs)
 
-    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         for hook, with_kwargs in list(self._forward_pre_hooks.values()):
             if with_kwargs:
                 result = hook(self, args, kwargs)
@@ -549,7 +549,7 @@ def _check_buffer(where: str, name: str, value: Any) -> None:
         )
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     from accelera.tensora.creation import asarray

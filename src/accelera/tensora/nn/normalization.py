@@ -6,9 +6,10 @@ from typing import Any
 
 from accelera.errors import ShapeError
 from accelera.tensora import creation, dtypes, functional
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.nn.linear import made
 from accelera.tensora.nn.module import Module
+from accelera.tensora.typing import Device, DTypeLike
 
 
 def _ones_and_zeros(module: Module) -> None:
@@ -17,7 +18,9 @@ def _ones_and_zeros(module: Module) -> None:
 
 
 class _Normalization(Module):
-    def _add(self, name: str, shape: tuple[int, ...] | None, device: Any, dtype: Any) -> None:
+    def _add(
+        self, name: str, shape: tuple[int, ...] | None, device: Device | None, dtype: DTypeLike | None
+    ) -> None:
         self.register_parameter(name, None if shape is None else made(shape, device, dtype))
 
     def reset_parameters(self) -> None:
@@ -54,8 +57,8 @@ class LayerNorm(_Normalization):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.normalized_shape = _axes(normalized_shape)
@@ -64,7 +67,7 @@ class LayerNorm(_Normalization):
         self._add("bias", self.normalized_shape if elementwise_affine and bias else None, device, dtype)
         self.reset_parameters()
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize the input."""
         return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -95,8 +98,8 @@ class RMSNorm(_Normalization):
         normalized_shape: Any,
         eps: float | None = None,
         elementwise_affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.normalized_shape = _axes(normalized_shape)
@@ -104,7 +107,7 @@ class RMSNorm(_Normalization):
         self._add("weight", self.normalized_shape if elementwise_affine else None, device, dtype)
         self.reset_parameters()
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize the input."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -142,8 +145,8 @@ class GroupNorm(_Normalization):
         num_channels: int,
         eps: float = 1e-5,
         affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -155,7 +158,7 @@ class GroupNorm(_Normalization):
         self._add("bias", (num_channels,) if affine and bias else None, device, dtype)
         self.reset_parameters()
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize (N, C, ...)."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
@@ -180,8 +183,8 @@ class _RunningNorm(_Normalization):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -215,7 +218,7 @@ class _RunningNorm(_Normalization):
         self.reset_running_stats()
         _ones_and_zeros(self)
 
-    def _check(self, input: Any) -> None:
+    def _check(self, input: Tensor) -> None:
         if input.ndim not in self.axes:
             raise ShapeError(
                 f"[{type(self).__name__}] an input of {input.ndim} axes; give one of {self.axes}"
@@ -258,7 +261,7 @@ class _BatchNorm(_RunningNorm):
 
     """
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize (N, C, ...)."""
         self._check(input)
         share = self._share()
@@ -316,14 +319,14 @@ class _InstanceNorm(_RunningNorm):
         momentum: float = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
         *,
         bias: bool = True,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize (N, C, ...), or (C, ...) without a batch."""
         self._check(input)
         if input.ndim == self.axes[0]:
@@ -332,7 +335,7 @@ class _InstanceNorm(_RunningNorm):
             )
         return self._normalized(input)
 
-    def _normalized(self, input: Any) -> Any:
+    def _normalized(self, input: Tensor) -> Tensor:
         return functional.instance_norm(
             input,
             self.running_mean,
@@ -376,7 +379,7 @@ class LocalResponseNorm(Module):
         super().__init__()
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize (N, C, ...)."""
         return functional.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 

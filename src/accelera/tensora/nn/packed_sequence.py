@@ -85,7 +85,7 @@ def _checked_lengths(lengths: Any, shape: tuple[int, ...]) -> list[int]:
 
 
 def pack_padded_sequence(
-    input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+    input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
     """Padded sequences without their padding.
 
@@ -130,7 +130,7 @@ def pack_padded_sequence(
     return PackedSequence(data, native.asarray(sizes, dtypes.int64), *indices)
 
 
-def _filled(value: float, shape: tuple[int, ...], like: Any) -> Any:
+def _filled(value: float, shape: tuple[int, ...], like: Tensor) -> Tensor:
     return placed(native.full(shape, value, like.dtype), like.device)
 
 
@@ -180,7 +180,7 @@ def pad_packed_sequence(
     return padded, native.asarray(lengths, dtypes.int64)
 
 
-def _padded(data: Any, sizes: list[int], steps: int, value: float) -> Any:
+def _padded(data: Tensor, sizes: list[int], steps: int, value: float) -> Tensor:
     """Tensor (steps, batch, ...) of packed rows: each place takes its row, or the one of the padding."""
     batch, begin, places = sizes[0], 0, []
     for step in range(steps):
@@ -199,7 +199,7 @@ def pad_sequence(
     batch_first: bool = False,
     padding_value: float = 0.0,
     padding_side: str = "right",
-) -> Any:
+) -> Tensor:
     """Sequences of several lengths in one tensor.
 
     Parameters
@@ -237,7 +237,7 @@ def pad_sequence(
     return padded if batch_first else native.permute(padded, (1, 0, *range(2, padded.ndim)))
 
 
-def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: bool = False) -> list[Any]:
+def unpad_sequence(padded_sequences: Tensor, lengths: Tensor, batch_first: bool = False) -> list[Any]:
     """Sequences of a padded tensor, each as long as `lengths` says; the inverse of `pad_sequence`."""
     padded = padded_sequences
     if not batch_first:

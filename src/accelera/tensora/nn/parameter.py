@@ -19,7 +19,7 @@ class Parameter(Tensor):
 
     """
 
-    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+    def __init__(self, data: Tensor, requires_grad: bool = True) -> None:
         super().__init__(data)  # type: ignore[call-arg]
         if requires_grad:
             self.requires_grad = True

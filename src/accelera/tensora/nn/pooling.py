@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import functional
+from accelera.tensora.core import Tensor
 from accelera.tensora.nn.module import Module
 
 Extents = int | tuple[int, ...]
@@ -16,7 +17,7 @@ class _Pool(Module):
     function: Any
     options: tuple[str, ...]
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Any:
         """Pool the last axes of (N, C, ...), or of (C, ...) without a batch."""
         return type(self).function(input, **{name: getattr(self, name) for name in self.options})
 
@@ -265,7 +266,7 @@ class _MaxUnpool(Module):
         self.kernel_size, self.padding = kernel_size, padding
         self.stride = kernel_size if stride is None else stride
 
-    def forward(self, input: Any, indices: Any, output_size: Any = None) -> Any:
+    def forward(self, input: Tensor, indices: Any, output_size: Any = None) -> Tensor:
         """Put elements at their places; `output_size` says which of the possible extents the output has."""
         return type(self).function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 

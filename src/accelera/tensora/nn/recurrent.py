@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn import init
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.packed_sequence import PackedSequence
 from accelera.tensora.nn.parameter import Parameter
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["GRU", "LSTM", "RNN", "RNNBase"]
 
@@ -22,13 +23,13 @@ State = tuple[Any, ...]
 """Hidden state of a batch, and of an LSTM its cell state."""
 
 
-def _steps(x: Any, sizes: list[int]) -> list[Any]:
+def _steps(x: Tensor, sizes: list[int]) -> list[Any]:
     """Rows of each step of packed sequences."""
     ends = list(itertools.accumulate(sizes))
     return [x[end - n : end] for n, end in zip(sizes, ends, strict=True)]
 
 
-def _gates(x: Any, count: int) -> list[Any]:
+def _gates(x: Tensor, count: int) -> list[Any]:
     """Equal parts side by side, one for each gate."""
     width = x.shape[1] // count
     return [x[:, i * width : (i + 1) * width] for i in range(count)]
@@ -38,13 +39,13 @@ def _gates(x: Any, count: int) -> list[Any]:
 
 
 def _rnn_step(activation: Callable[[Any], Any]) -> Callable[..., State]:
-    def step(inputs: Any, state: State, weights: CellWeights) -> State:
+    def step(inputs: Tensor, state: State, weights: CellWeights) -> State:
         return (activation(inputs + F.linear(state[0], weights.hh, weights.step_bias)),)
 
     return step
 
 
-def _lstm_step(inputs: Any, state: State, weights: CellWeights) -> State:
+def _lstm_step(inputs: Tensor, state: State, weights: CellWeights) -> State:
     hidden, cell = state
     into, forget, new, out = _gates(inputs + F.linear(hidden, weights.hh, weights.step_bias), 4)
     cell = F.sigmoid(forget) * cell + F.sigmoid(into) * F.tanh(new)
@@ -52,7 +53,7 @@ def _lstm_step(inputs: Any, state: State, weights: CellWeights) -> State:
     return (hidden if weights.hr is None else F.linear(hidden, weights.hr)), cell
 
 
-def _gru_step(inputs: Any, state: State, weights: CellWeights) -> State:
+def _gru_step(inputs: Tensor, state: State, weights: CellWeights) -> State:
     width = 2 * state[0].shape[1]
     hidden = F.linear(state[0], weights.hh, weights.step_bias)
     reset, update = _gates(F.sigmoid(inputs[:, :width] + hidden[:, :width]), 2)
@@ -95,7 +96,7 @@ class CellWeights(NamedTuple):
 
 
 def _scan(
-    kind: CellFormula, weights: CellWeights, data: Any, sizes: list[int], state: State
+    kind: CellFormula, weights: CellWeights, data: Tensor, sizes: list[int], state: State
 ) -> tuple[Any, State]:
     """Outputs of all steps, packed as `data` is, and the last state of each sequence."""
     inputs = _steps(F.linear(data, weights.ih, weights.bias_ih), sizes)
@@ -113,7 +114,7 @@ def _scan(
 
 
 def _scan_back(
-    kind: CellFormula, weights: CellWeights, data: Any, sizes: list[int], state: State
+    kind: CellFormula, weights: CellWeights, data: Tensor, sizes: list[int], state: State
 ) -> tuple[Any, State]:
     """Results of `_scan` where steps go from the end of each sequence to its begin."""
     inputs = _steps(F.linear(data, weights.ih, weights.bias_ih), sizes)
@@ -162,8 +163,8 @@ class RNNBase(Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         if mode not in FORMULAS:
@@ -185,7 +186,7 @@ class RNNBase(Module):
     def _suffixes(self, layer: int) -> list[str]:
         return [f"_l{layer}", f"_l{layer}_reverse"][: 1 + self.bidirectional]
 
-    def _make_weights(self, dtype: Any, device: Any) -> None:
+    def _make_weights(self, dtype: DTypeLike | None, device: Device | None) -> None:
         rows, width = FORMULAS[self.mode].gates * self.hidden_size, self.proj_size or self.hidden_size
         kind = native.default_float() if dtype is None else native.to_dtype(dtype)
         for layer in range(self.num_layers):
@@ -289,7 +290,7 @@ class RNNBase(Module):
     def _returned(self, states: list[Any]) -> Any:
         return tuple(states) if len(states) > 1 else states[0]
 
-    def _batch(self, input: Any, states: list[Any] | None) -> tuple[Any, list[Any]]:
+    def _batch(self, input: Tensor, states: list[Any] | None) -> tuple[Any, list[Any]]:
         """Outputs (steps, batch, width) for an input (steps, batch, input_size)."""
         steps, batch = input.shape[:2]
         if steps == 0:
@@ -307,7 +308,7 @@ class RNNBase(Module):
             last = [native.take(each, back, 1) for each in last]
         return input._replace(data=out), self._returned(last)
 
-    def _check(self, data: Any, batch: int, states: list[Any]) -> None:
+    def _check(self, data: Tensor, batch: int, states: list[Any]) -> None:
         name, weight = type(self).__name__, self.weight_ih_l0
         if data.ndim != 2 or data.shape[1] != self.input_size:
             raise ShapeError(
@@ -325,12 +326,12 @@ class RNNBase(Module):
                     f"[{name}] a state of shape {tuple(state.shape)}; for this input give {wanted}"
                 )
 
-    def _zeros(self, data: Any, batch: int) -> list[Any]:
+    def _zeros(self, data: Tensor, batch: int) -> list[Any]:
         widths = (self.proj_size or self.hidden_size, self.hidden_size)[: FORMULAS[self.mode].states]
         count = self.num_layers * (1 + self.bidirectional)
         return [placed(native.full((count, batch, n), 0, data.dtype), data.device) for n in widths]
 
-    def _layers(self, data: Any, sizes: list[int], states: list[Any] | None) -> tuple[Any, list[Any]]:
+    def _layers(self, data: Tensor, sizes: list[int], states: list[Any] | None) -> tuple[Any, list[Any]]:
         """Outputs of the last layer, packed, and the last states of all layers."""
         self._check(data, sizes[0], states or [])
         first = self._zeros(data, sizes[0]) if states is None else states
@@ -376,8 +377,8 @@ class RNN(RNNBase):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"[RNN] nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
@@ -420,8 +421,8 @@ class LSTM(RNNBase):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         options = (num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype)
         super().__init__("LSTM", input_size, hidden_size, *options)
@@ -439,8 +440,8 @@ class GRU(RNNBase):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         options = (num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype)
         super().__init__("GRU", input_size, hidden_size, *options)

@@ -7,12 +7,13 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn import init
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
 from accelera.tensora.nn.recurrent import FORMULAS, CellWeights, require_positive
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell", "RNNCellBase"]
 
@@ -41,8 +42,8 @@ class RNNCellBase(Module):
         hidden_size: int,
         bias: bool,
         num_chunks: int,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         require_positive(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
@@ -69,7 +70,7 @@ class RNNCellBase(Module):
         activation = getattr(self, "nonlinearity", "tanh")
         return text if activation == "tanh" else f"{text}, nonlinearity={activation}"
 
-    def _check(self, input: Any, states: list[Any]) -> None:
+    def _check(self, input: Tensor, states: list[Any]) -> None:
         name = type(self).__name__
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
             raise ShapeError(
@@ -83,7 +84,7 @@ class RNNCellBase(Module):
                     f"[{name}] a state of shape {tuple(state.shape)}; for this input give {wanted}"
                 )
 
-    def _step(self, input: Any, states: list[Any] | None) -> tuple[Any, ...]:
+    def _step(self, input: Tensor, states: list[Any] | None) -> tuple[Any, ...]:
         """Next states."""
         kind = FORMULAS[self.kind]
         self._check(input, states or [])
@@ -119,8 +120,8 @@ class RNNCell(RNNCellBase):
         hidden_size: int,
         bias: bool = True,
         nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"[RNNCell] nonlinearity={nonlinearity!r}; give 'tanh' or 'relu'")
@@ -128,7 +129,7 @@ class RNNCell(RNNCellBase):
         self.nonlinearity = nonlinearity
         self.kind = f"RNN_{nonlinearity.upper()}"
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Next state (batch, hidden_size), or (hidden_size,) for an input without a batch."""
         return self._step(input, None if hx is None else [hx])[0]
 
@@ -139,11 +140,16 @@ class LSTMCell(RNNCellBase):
     kind = "LSTM"
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
-    def forward(self, input: Any, hx: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
+    def forward(self, input: Tensor, hx: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
         """Next hidden and cell state, for such a pair."""
         hidden, cell = self._step(input, None if hx is None else [*hx])
         return hidden, cell
@@ -155,10 +161,15 @@ class GRUCell(RNNCellBase):
     kind = "GRU"
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
-    def forward(self, input: Any, hx: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Next state (batch, hidden_size), or (hidden_size,) for an input without a batch."""
         return self._step(input, None if hx is None else [hx])[0]

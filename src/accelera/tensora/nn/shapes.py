@@ -7,7 +7,7 @@ from typing import Any
 
 from accelera.errors import ShapeError
 from accelera.tensora import functional, manipulation
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.nn.module import Module
 
 
@@ -18,7 +18,7 @@ class Flatten(Module):
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input in its new shape."""
         shape = tuple(input.shape)
         start, end = self.start_dim % max(len(shape), 1), self.end_dim % max(len(shape), 1)
@@ -35,7 +35,7 @@ class Unflatten(Module):
         super().__init__()
         self.dim, self.unflattened_size = dim, unflattened_size
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the input in its new shape."""
         return manipulation.unflatten(input, self.dim, tuple(self.unflattened_size))
 
@@ -50,7 +50,7 @@ class Unfold(Module):
         super().__init__()
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C * window, windows)."""
         return functional.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
@@ -71,7 +71,7 @@ class Fold(Module):
         self.output_size, self.kernel_size = output_size, kernel_size
         self.dilation, self.padding, self.stride = dilation, padding, stride
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (N, C * window, windows) to (N, C, H, W)."""
         return functional.fold(
             input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride
@@ -88,7 +88,7 @@ class PixelShuffle(Module):
         super().__init__()
         self.upscale_factor = upscale_factor
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (..., C * r * r, H, W) to (..., C, H * r, W * r)."""
         return functional.pixel_shuffle(input, self.upscale_factor)
 
@@ -103,7 +103,7 @@ class PixelUnshuffle(Module):
         super().__init__()
         self.downscale_factor = downscale_factor
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (..., C, H * r, W * r) to (..., C * r * r, H, W)."""
         return functional.pixel_unshuffle(input, self.downscale_factor)
 
@@ -118,7 +118,7 @@ class ChannelShuffle(Module):
         super().__init__()
         self.groups = groups
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Map (N, C, ...) to the same shape.
 
         Raises
@@ -152,7 +152,7 @@ class Upsample(Module):
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Resize the last axes of (N, C, ...)."""
         return functional.interpolate(
             input, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
@@ -184,7 +184,7 @@ class CosineSimilarity(Module):
         super().__init__()
         self.dim, self.eps = dim, eps
 
-    def forward(self, x1: Any, x2: Any) -> Any:
+    def forward(self, x1: Any, x2: Any) -> Tensor:
         """Compare vectors, pair by pair."""
         return functional.cosine_similarity(x1, x2, self.dim, self.eps)
 
@@ -196,7 +196,7 @@ class PairwiseDistance(Module):
         super().__init__()
         self.norm, self.eps, self.keepdim = p, eps, keepdim
 
-    def forward(self, x1: Any, x2: Any) -> Any:
+    def forward(self, x1: Any, x2: Any) -> Tensor:
         """Compare vectors, pair by pair."""
         return functional.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 
@@ -218,7 +218,7 @@ class _Pad(Module):
         super().__init__()
         self.padding = (padding,) * (2 * self.axes) if isinstance(padding, int) else tuple(padding)
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Pad (N, C, ...), or (C, ...) without a batch."""
         return functional.pad(input, self.padding, self.mode)
 
@@ -244,7 +244,7 @@ class _ConstantPad(_Pad):
         super().__init__(padding)
         self.value = value
 
-    def forward(self, input: Any) -> Any:
+    def forward(self, input: Tensor) -> Tensor:
         """Pad (N, C, ...), or (C, ...) without a batch."""
         return functional.pad(input, self.padding, "constant", self.value)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import functional as F  # noqa: N812
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.nn import init
 from accelera.tensora.nn.attention import MultiheadAttention
@@ -18,6 +18,7 @@ from accelera.tensora.nn.dropout import Dropout
 from accelera.tensora.nn.linear import Linear
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.normalization import LayerNorm
+from accelera.tensora.typing import Device, DTypeLike
 
 __all__ = [
     "Transformer",
@@ -36,7 +37,7 @@ class _NativeFunction:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Tensor) -> Tensor:
         return getattr(native, self.name)(x)
 
 
@@ -49,7 +50,7 @@ def _activation(given: Activation) -> Callable[[Any], Any]:
     return _NativeFunction(given.__name__) if isinstance(given, type(native.relu)) else given
 
 
-def _is_causal(mask: Any, hint: bool | None) -> bool:
+def _is_causal(mask: Tensor | None, hint: bool | None) -> bool:
     """Return whether a mask is the causal one: by the hint if given, otherwise by its elements."""
     if hint is not None or mask is None or mask.ndim != 2 or mask.shape[0] != mask.shape[1]:
         return bool(hint)
@@ -85,10 +86,10 @@ class _TransformerLayer(Module):
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _activation(activation)
 
-    def _feed_forward(self, x: Any) -> Any:
+    def _feed_forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
-    def _residual(self, x: Any, i: int, block: Callable[[Any], Any]) -> Any:
+    def _residual(self, x: Tensor, i: int, block: Callable[[Any], Any]) -> Tensor:
         """Return ``x + block(x)``, with the layer's i-th normalization before the block or after the sum."""
         norm, dropout = getattr(self, f"norm{i}"), getattr(self, f"dropout{i}")
         if self.norm_first:
@@ -133,10 +134,10 @@ class TransformerEncoderLayer(_TransformerLayer):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
-        options = {"bias": bias, "device": device, "dtype": dtype}
+        options: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         norms = dict.fromkeys(("norm1", "norm2"), layer_norm_eps)
         super().__init__(d_model, dim_feedforward, dropout, activation, norms, options)
         self.self_attn = MultiheadAttention(
@@ -145,11 +146,15 @@ class TransformerEncoderLayer(_TransformerLayer):
         self.norm_first = norm_first
 
     def forward(
-        self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
-    ) -> Any:
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
         """Result of the shape of `src`; masks are those of `MultiheadAttention`."""
 
-        def attend(x: Any) -> Any:
+        def attend(x: Tensor) -> Tensor:
             options = {"need_weights": False, "attn_mask": src_mask, "is_causal": is_causal}
             return self.self_attn(x, x, x, key_padding_mask=src_key_padding_mask, **options)[0]
 
@@ -173,8 +178,8 @@ class TransformerDecoderLayer(_TransformerLayer):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         options = {"bias": bias, "device": device, "dtype": dtype}
         norms = dict.fromkeys(("norm1", "norm2", "norm3"), layer_norm_eps)
@@ -186,25 +191,25 @@ class TransformerDecoderLayer(_TransformerLayer):
 
     def forward(
         self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
-    ) -> Any:
+    ) -> Tensor:
         """Result of the shape of `tgt`, which attends to itself and to `memory`.
 
         Masks are those of `MultiheadAttention`; the last two arguments say that a mask is the causal one.
         """
 
-        def attend(x: Any) -> Any:
+        def attend(x: Tensor) -> Tensor:
             options = {"need_weights": False, "attn_mask": tgt_mask, "is_causal": tgt_is_causal}
             return self.self_attn(x, x, x, key_padding_mask=tgt_key_padding_mask, **options)[0]
 
-        def attend_to_memory(x: Any) -> Any:
+        def attend_to_memory(x: Tensor) -> Tensor:
             options = {"need_weights": False, "attn_mask": memory_mask, "is_causal": memory_is_causal}
             options["key_padding_mask"] = memory_key_padding_mask
             return self.multihead_attn(x, memory, memory, **options)[0]
@@ -234,8 +239,12 @@ class TransformerEncoder(Module):
         self.norm = norm
 
     def forward(
-        self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
-    ) -> Any:
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
         """Compute a result of the shape of `src`; if `is_causal` is None, the elements of `mask` decide."""
         causal = _is_causal(mask, is_causal)
         for layer in self.layers:
@@ -254,15 +263,15 @@ class TransformerDecoder(Module):
 
     def forward(
         self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
-    ) -> Any:
+    ) -> Tensor:
         """Result of the shape of `tgt`; arguments as for `TransformerDecoderLayer`."""
         masks = {"tgt_mask": tgt_mask, "memory_mask": memory_mask}
         masks["tgt_key_padding_mask"] = tgt_key_padding_mask
@@ -304,11 +313,11 @@ class Transformer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
-        made = {"bias": bias, "device": device, "dtype": dtype}
+        made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         places = (
             d_model,
             nhead,
@@ -341,18 +350,18 @@ class Transformer(Module):
 
     def forward(
         self,
-        src: Any,
-        tgt: Any,
-        src_mask: Any = None,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        src_key_padding_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
         src_is_causal: bool | None = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
-    ) -> Any:
+    ) -> Tensor:
         """Result of the shape of `tgt`.
 
         Parameters
@@ -392,7 +401,9 @@ class Transformer(Module):
         return self.decoder(tgt, memory, **masks, **said)
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Any:
+    def generate_square_subsequent_mask(
+        sz: int, device: Device | None = None, dtype: DTypeLike | None = None
+    ) -> Tensor:
         """Causal mask of shape (sz, sz) that is added: 0 for places before and at a position, else -inf."""
         kind = native.default_float() if dtype is None else native.to_dtype(dtype)
         places = native.arange(sz)

@@ -17,7 +17,9 @@ def _grads(parameters: Any) -> list[Any]:
     return [each.grad for each in some if each.grad is not None]
 
 
-def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Any:
+def get_total_norm(
+    tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Tensor:
     """Return the norm of all elements of tensors as of one vector.
 
     Raises
@@ -39,7 +41,7 @@ def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonf
 
 def clip_grad_norm_(
     parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
-) -> Any:
+) -> Tensor:
     """Scale gradients in place so that their norm together is at most `max_norm`.
 
     Parameters
@@ -80,12 +82,12 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
             grad[...] = native.clip(grad, -float(clip_value), float(clip_value))
 
 
-def parameters_to_vector(parameters: Iterable[Any]) -> Any:
+def parameters_to_vector(parameters: Iterable[Any]) -> Tensor:
     """Return all elements of parameters as one vector."""
     return native.concat([native.reshape(each, (-1,)) for each in parameters], 0)
 
 
-def vector_to_parameters(vector: Any, parameters: Iterable[Any]) -> None:
+def vector_to_parameters(vector: Tensor, parameters: Iterable[Any]) -> None:
     """Write the elements of one vector into parameters.
 
     Raises

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from accelera import stores
 from accelera.errors import ArgumentError, DTypeError, StateError, StoreError, StoreFormatError
-from accelera.tensora.core import native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.serialization.memory import (
     fill,
@@ -23,6 +23,7 @@ from accelera.tensora.serialization.memory import (
     require_named_tensors,
     staged_bytes,
 )
+from accelera.tensora.typing import Device
 
 _NAMES = {
     "bool": "BOOL",
@@ -108,7 +109,7 @@ def header_of(tensors: Named, metadata: Mapping[str, str]) -> bytes:
     return length.to_bytes(8, "little") + text.ljust(length)
 
 
-def _stored_name(name: str, dtype: Any) -> str:
+def _stored_name(name: str, dtype: DType) -> str:
     if name == _METADATA:
         raise ArgumentError(f"[save_file] a tensor named {_METADATA!r}, which the format keeps for strings")
     if dtype.name not in _NAMES:
@@ -225,7 +226,7 @@ class TensorFile:
     def __contains__(self, name: object) -> bool:
         return name in self.entries
 
-    def tensor(self, name: str) -> Any:
+    def tensor(self, name: str) -> Tensor:
         """Tensor over the mapped file.
 
         Raises
@@ -257,7 +258,7 @@ def _is_same_file(path: Path, file: BinaryIO) -> bool:
         return False
 
 
-def load_file(path: str | os.PathLike[str], device: Any = "cpu") -> dict[str, Any]:
+def load_file(path: str | os.PathLike[str], device: Device = "cpu") -> dict[str, Any]:
     """Tensors of a file by name, each read straight into its own memory.
 
     Parameters
@@ -285,7 +286,7 @@ def load_file(path: str | os.PathLike[str], device: Any = "cpu") -> dict[str, An
     return {name: _copy_to_device(each, device) for name, each in mapped.items()}
 
 
-def _copy_to_device(mapped: Any, device: Any) -> Any:
+def _copy_to_device(mapped: Any, device: Device) -> Any:
     moved = placed(mapped, device)
     return native.copy(mapped) if moved is mapped else moved
 

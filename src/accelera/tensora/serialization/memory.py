@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import ArgumentError
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import placed
 
 _BFLOAT16 = native.dtype.bfloat16
@@ -35,7 +35,7 @@ def _exported(tensor: Any) -> tuple[Any, int]:
 class _Relabelled:
     """Memory of a tensor as elements of another kind of the same size, for `from_dlpack`."""
 
-    def __init__(self, tensor: Any, dtype: Any) -> None:
+    def __init__(self, tensor: Any, dtype: DType) -> None:
         self._tensor, self._dtype = tensor, dtype
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -44,12 +44,12 @@ class _Relabelled:
         return capsule
 
 
-def relabelled(tensor: Any, dtype: Any) -> Any:
+def relabelled(tensor: Any, dtype: DType) -> Tensor:
     """Bits of a uint16 or bfloat16 tensor as the other of these types, over the same memory."""
     return native.from_dlpack(_Relabelled(tensor, dtype), None)
 
 
-def over_bytes(buffer: Any, dtype: Any, shape: tuple[int, ...], offset: int = 0) -> Any:
+def over_bytes(buffer: Any, dtype: DType, shape: tuple[int, ...], offset: int = 0) -> Tensor:
     """Tensor over a buffer, which it keeps alive; a copy of those bytes that are not aligned.
 
     Parameters
