@@ -104,7 +104,10 @@ def test_what_an_extra_brings_names_it(extra: str, run_core: RunCore) -> None:
 
 VERBS = {
     "info": (["info"], 0),
-    "plan": (["plan", "A.npy", "A.npy"], 0),
+    "plan matmul": (["plan", "matmul", "A.npy", "A.npy"], 0),
+    "plan gram": (["plan", "gram", "A.npy"], 0),
+    "plan evaluate": (["plan", "evaluate", "A + A", "A=A.npy"], 0),
+    "evaluate": (["evaluate", "A + A", "A=A.npy", "-o", "E.npy"], 0),
     "matmul": (["matmul", "A.npy", "A.npy", "-o", "C.npy", "--budget", "40MiB"], 0),
     "gram": (["gram", "A.npy", "-o", "G.npy"], 0),
     "copy": (["copy", "A.npy", "B.bin"], 0),
@@ -129,8 +132,9 @@ VERBS = {
 
 def test_every_verb_is_tried() -> None:
     group: Any = typer.main.get_command(app)
-    inner = {f"trace {name}" for name in group.commands["trace"].commands}
-    assert VERBS.keys() == (group.commands.keys() - {"trace"}) | inner
+    groups = ("plan", "trace")
+    inner = {f"{outer} {name}" for outer in groups for name in group.commands[outer].commands}
+    assert VERBS.keys() == (group.commands.keys() - set(groups)) | inner
 
 
 def test_verbs_work_or_name_their_extra(run_core: RunCore, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import accelera.tensora as ts
+from accelera.errors import ArgumentError
 from accelera.tensora import functional as F  # noqa: N812
 
 RANDOM = np.random.default_rng(0)
@@ -246,6 +247,12 @@ def test_narrow_types(case: Case, dtype: str, tolerance: float) -> None:
 
 
 # --- statistics, random numbers ---------------------------------------------------------------------------
+
+
+def test_instance_norm_needs_both_statistics_or_neither() -> None:
+    images = ts.ones((2, 3, 4, 4))
+    with pytest.raises(ArgumentError, match="both"):
+        F.instance_norm(images, running_mean=ts.zeros(3))
 
 
 @pytest.mark.parametrize("name", ["batch_norm", "instance_norm"])

@@ -60,7 +60,7 @@ def parse_expression(text: str, operands: Mapping[str, Expr]) -> Expr:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ArgumentError(f"[evaluate] {text!r} is no expression: {error}; write {_GRAMMAR}") from None
-    reader = _Reader(operands)
+    reader = _ExpressionReader(operands)
     try:
         value = reader.read(tree.body)
     except AcceleraError:
@@ -76,7 +76,7 @@ def parse_expression(text: str, operands: Mapping[str, Expr]) -> Expr:
     return expression
 
 
-class _Reader:
+class _ExpressionReader:
     """Reader of syntax trees; remembers which operands occurred."""
 
     def __init__(self, operands: Mapping[str, Expr]) -> None:

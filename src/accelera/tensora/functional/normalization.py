@@ -197,6 +197,8 @@ def instance_norm(
     The arguments are those of `batch_norm`, with `use_input_stats` for `training`; the running statistics
     are moved towards the mean of those of the samples.
     """
+    if (running_mean is None) != (running_var is None):
+        raise ArgumentError("[instance_norm] one of running_mean and running_var; give both, or neither")
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if math.prod(input.shape[2:]) <= 1:
