@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.cli.conftest import Case
 
 Run = Callable[..., Any]
@@ -26,6 +28,13 @@ def test_json_and_no_file_written(case: Case, run: Run) -> None:
     assert found["peak_bytes"]["ram"] <= found["budget_bytes"] == 64 * 2**20
     assert found["compulsory_bytes"] == case.a.nbytes + case.b.nbytes + 4 * 512 * 448
     assert sorted(path.name for path in case.folder.iterdir()) == ["A.npy", "B.npy"]
+
+
+@pytest.mark.parametrize(
+    "words", [("A.npy", "B.npy", "--budget", "64MiB"), ("--budget", "64MiB", "./A.npy", "B.npy")]
+)
+def test_two_files_without_a_verb_are_a_product(case: Case, run: Run, words: tuple[str, ...]) -> None:
+    assert run("plan", *words).stdout.startswith("matmul: A[512, 384]")
 
 
 def test_the_smallest_budget_of_a_refusal_would_do(case: Case, run: Run) -> None:

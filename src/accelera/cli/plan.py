@@ -22,7 +22,22 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     from accelera.plan import Plan
 
-app = typer.Typer(cls=VerbGroup, no_args_is_help=True, rich_markup_mode="markdown")
+
+class PlanGroup(VerbGroup):
+    """Operations that can be planned; two files without a verb are a product."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words, with ``matmul`` before those that begin with a file or an option."""
+        first = args[0] if args else ""
+        is_option = first.startswith("-") and first not in ctx.help_option_names
+        is_file = "." in first or "/" in first or Path(first).is_file()
+        if first and first not in self.commands and (is_option or is_file):
+            args = ["matmul", *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+app = typer.Typer(cls=PlanGroup, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()
