@@ -59,17 +59,17 @@ def expression_of(text: str, operands: Iterable[str]) -> Expr:
     from accelera.engine import lazy
     from accelera.stores import open_store
 
-    found: dict[str, Expr] = {}
+    files: dict[str, Expr] = {}
     for word in operands:
         name, path = _named(word)
-        if name in found:
-            raise typer.BadParameter(f"{name} is given twice; give each operand a name of its own")
-        found[name] = lazy(open_store(path))
-    return parse_expression(text, found)
+        if name in files:
+            raise typer.BadParameter(f"{name} is given twice; use a different name for each operand")
+        files[name] = lazy(open_store(path))
+    return parse_expression(text, files)
 
 
 def _named(word: str) -> tuple[str, str]:
     name, separator, path = word.partition("=")
     if not (separator and name.isidentifier() and path):
-        raise typer.BadParameter(f"{word!r} names no operand; write for example A=A.npy")
+        raise typer.BadParameter(f"{word!r} is not of the form NAME=FILE; write for example A=A.npy")
     return name, path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -45,7 +45,7 @@ _GRAMMAR = (
 
 
 def parse_expression(text: str, operands: Mapping[str, Expr]) -> Expr:
-    """Return what ``text`` computes of ``operands``; nothing is evaluated.
+    """Parse ``text`` into an expression of ``operands``; nothing is evaluated.
 
     The text is Python, restricted to names of operands, numbers, operators, functions of NumPy, and ``.T``.
 
@@ -71,7 +71,9 @@ def parse_expression(text: str, operands: Mapping[str, Expr]) -> Expr:
         raise ArgumentError(f"[evaluate] {text!r} has no operand; name at least one file, such as A=A.npy")
     unused = sorted(set(operands) - reader.used)
     if unused:
-        raise ArgumentError(f"[evaluate] {text!r} does not use {', '.join(unused)}; leave out what is unused")
+        raise ArgumentError(
+            f"[evaluate] {text!r} does not use {', '.join(unused)}; remove the unused operands"
+        )
     expression: Expr = value
     return expression
 
@@ -84,7 +86,7 @@ class _ExpressionReader:
         self.used: set[str] = set()
 
     def read(self, node: ast.expr) -> Any:
-        """Return the expression or number that ``node`` stands for."""
+        """Return the expression or number of a syntax node."""
         match node:
             case ast.Name(id=name):
                 return self._operand(name)
@@ -115,8 +117,7 @@ class _ExpressionReader:
 def _function(name: str) -> Callable[..., Any]:
     if name == "norm":
         return np.linalg.norm
-    found: Any = getattr(np, name, None)
-    if isinstance(found, np.ufunc) or name in (*_REDUCTIONS, *_OTHERS):
-        function: Callable[..., Any] = found
-        return function
+    function: Any = getattr(np, name, None)
+    if isinstance(function, np.ufunc) or name in (*_REDUCTIONS, *_OTHERS):
+        return cast(Callable[..., Any], function)
     raise UnknownNameError.among("function", name, ("sqrt", "exp", "log", "norm", *_REDUCTIONS, *_OTHERS))

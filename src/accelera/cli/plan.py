@@ -70,10 +70,10 @@ def matmul(
     """Plan A @ B."""
     left, right = FileOperand(a, a_shape, a_dtype, a_offset), FileOperand(b, b_shape, b_dtype, b_offset)
     how = {"out": out, "budget": budget, "objective": objective, "chunks": chunks}
-    found = engine_on(device, policy=policy).plan(left.open(), right.open(), **how)
+    predicted = engine_on(device, policy=policy).plan(left.open(), right.open(), **how)
     if save is not None:
-        found.save(save)
-    _show(found, out, as_json=as_json)
+        predicted.save(save)
+    _show(predicted, out, as_json=as_json)
 
 
 @app.command(epilog=epilog_of("plan gram"))
@@ -93,8 +93,8 @@ def gram(
     """Plan the Gram matrix of A."""
     array = FileOperand(a, a_shape, a_dtype, a_offset).open()
     engine = engine_on(device, policy=policy)
-    found = engine.plan_gram(array, side=side, out=out, budget=budget, chunks=chunks)
-    _show(found, out, as_json=as_json)
+    predicted = engine.plan_gram(array, side=side, out=out, budget=budget, chunks=chunks)
+    _show(predicted, out, as_json=as_json)
 
 
 @app.command(epilog=epilog_of("plan evaluate"))
@@ -109,8 +109,10 @@ def evaluate(
 ) -> None:
     """Plan an expression of files; products and reductions in it are stages of one plan."""
     engine = engine_on("cpu", policy=policy)
-    found = engine.plan_evaluate(expression_of(expression, operands or ()), out, budget=budget, chunks=chunks)
-    _show(found, out, as_json=as_json)
+    predicted = engine.plan_evaluate(
+        expression_of(expression, operands or ()), out, budget=budget, chunks=chunks
+    )
+    _show(predicted, out, as_json=as_json)
 
 
 def _show(plan: Plan, out: str, *, as_json: bool) -> None:

@@ -42,7 +42,7 @@ DType = _tensora.dtype
 """The class of element types."""
 
 MemoryStats = _tensora.MemoryStats
-"""The class of the figures of `memory_stats`."""
+"""The class of the result of `memory_stats`."""
 
 
 def require_tensors(*given: Any) -> None:

@@ -346,10 +346,10 @@ def ihfftn(
 
 
 def _frequencies(name: str, numbers: list[int], n: int, d: float, dtype: DTypeLike | None) -> Tensor:
-    found: DType = native.default_float() if dtype is None else native.to_dtype(dtype)
-    if "float" not in found.name:
-        raise DTypeError(f"[{name}] frequencies of type {found.name}; give a real floating-point type")
-    return native.asarray([number / (n * d) for number in numbers], found)
+    real_dtype: DType = native.default_float() if dtype is None else native.to_dtype(dtype)
+    if "float" not in real_dtype.name:
+        raise DTypeError(f"[{name}] frequencies of type {real_dtype.name}; give a real floating-point type")
+    return native.asarray([number / (n * d) for number in numbers], real_dtype)
 
 
 def _check_frequencies(name: str, n: int, device: Device | None) -> None:

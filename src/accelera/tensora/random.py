@@ -74,8 +74,8 @@ class Generator:
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
-        given: object = state
-        pair = tuple(given) if isinstance(given, (tuple, list)) else ()
+        value: object = state
+        pair = tuple(value) if isinstance(value, (tuple, list)) else ()
         if len(pair) != 2 or not all(type(each) is int and 0 <= each < _WORD for each in pair):
             raise ArgumentError(
                 f"[Generator.state] {shown(state, repr)}; give the two numbers that `state` returned"

@@ -81,8 +81,8 @@ class LlamaConfig(CausalLanguageModelConfig):
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> LlamaConfig:
         """Configuration from the entries of a ``config.json``; newer ones have all of rotation together."""
-        given: object = config
-        rotation = given.get("rope_parameters") if isinstance(given, Mapping) else None
+        value: object = config
+        rotation = value.get("rope_parameters") if isinstance(value, Mapping) else None
         if not isinstance(rotation, Mapping) or not rotation:
             return super().from_dict(config)
         theta = rotation.get("rope_theta", cls.rope_theta)
