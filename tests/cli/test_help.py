@@ -62,6 +62,7 @@ def test_verbs_stand_in_groups(run: Run) -> None:
     ("words", "hint"),
     [
         (["multiply", "A.npy"], "Did you mean 'matmul'?"),
+        (["mutliply", "A.npy"], "Did you mean 'matmul'?"),
         (["matmull"], "Did you mean 'matmul'?"),
         (["capture"], "Did you mean 'trace capture'?"),
         (["plan", "product_of_files"], "Known: matmul, gram, evaluate."),

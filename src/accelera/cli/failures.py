@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import errno
 import json
@@ -96,7 +97,8 @@ class VerbGroup(TyperGroup):
         except Exception as error:
             if not _is_usage(error) or "Did you mean" in error.message:  # type: ignore[attr-defined]
                 raise
-            meant = _SYNONYMS.get(args[0].lower())
+            near = difflib.get_close_matches(args[0].lower(), _SYNONYMS, n=1)
+            meant = _SYNONYMS[near[0]] if near else None
             known = meant is not None and meant.split()[0] in self.commands
             hint = f"Did you mean {meant!r}?" if known else f"Known: {', '.join(self.list_commands(ctx))}."
             error.message = f"{error.message.rstrip('.')}. {hint}"  # type: ignore[attr-defined]
