@@ -65,7 +65,7 @@ def test_verbs_stand_in_groups(run: Run) -> None:
         (["mutliply", "A.npy"], "Did you mean 'matmul'?"),
         (["matmull"], "Did you mean 'matmul'?"),
         (["capture"], "Did you mean 'trace capture'?"),
-        (["plan", "product_of_files"], "Known: matmul, gram, evaluate."),
+        (["plan", "xyzzy"], "Known: matmul, gram, evaluate."),
         (["plan", "multiply"], "Did you mean 'matmul'?"),
         (["trace", "statistics"], "'stats'"),
         (["xyzzy"], "Known: "),
