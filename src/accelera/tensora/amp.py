@@ -8,13 +8,16 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from accelera.errors import ArgumentError, StateError
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.python_calls import uncaptured
 from accelera.tensora.state_kinds import matching_state
 from accelera.tensora.typing import Device, DTypeLike
+
+if TYPE_CHECKING:
+    from accelera.tensora.optim import Optimizer
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -87,7 +90,7 @@ def is_autocast_enabled(device: Device = "cpu") -> bool:
     return bool(native.autocasting() and native.autocast_of(_on_cuda(device))[0])
 
 
-def get_autocast_dtype(device: Device = "cpu") -> Any:
+def get_autocast_dtype(device: Device = "cpu") -> DType:
     """Return the lower type of the innermost block, or the default one where there is none."""
     return native.autocast_of(_on_cuda(device))[1]
 
@@ -192,7 +195,7 @@ class GradScaler:
         raise ArgumentError(f"[GradScaler.scale] {outputs!r:.60}; give a tensor, or a list or tuple of them")
 
     @uncaptured
-    def unscale_(self, optimizer: Any) -> None:
+    def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of an optimizer's parameters by the scale, as for clipping them before `step`.
 
         Raises
@@ -223,7 +226,7 @@ class GradScaler:
         self._stages[id(optimizer)] = _StepStage.unscaled
 
     @uncaptured
-    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Run the optimizer's step, unless a gradient is not finite; unscales them before if need be.
 
         Returns
