@@ -8,16 +8,13 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from accelera.errors import ArgumentError, StateError
 from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.python_calls import uncaptured
 from accelera.tensora.state_kinds import matching_state
 from accelera.tensora.typing import Device, DTypeLike
-
-if TYPE_CHECKING:
-    from accelera.tensora.optim import Optimizer
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -195,7 +192,7 @@ class GradScaler:
         raise ArgumentError(f"[GradScaler.scale] {outputs!r:.60}; give a tensor, or a list or tuple of them")
 
     @uncaptured
-    def unscale_(self, optimizer: Optimizer) -> None:
+    def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer's parameters by the scale, as for clipping them before `step`.
 
         Raises
@@ -226,7 +223,7 @@ class GradScaler:
         self._stages[id(optimizer)] = _StepStage.unscaled
 
     @uncaptured
-    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the optimizer's step, unless a gradient is not finite; unscales them before if need be.
 
         Returns
