@@ -1,4 +1,4 @@
-"""The public names of every package with their signatures, as text: ``api/`` shows a change of them in review.
+"""The public names of every package with their signatures, as text: ``api/`` shows each change in review.
 
 Run: ``make api`` writes the files; a test compares them with the sources.
 """
