@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-native fuzz faults sanitize coverage check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-native fuzz faults sanitize coverage check test-services lint format bench docs reference api pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -81,6 +81,9 @@ docs: reference ## the documentation as HTML, in site/
 
 reference: $(installed) ## the table of operators in docs/interception.md; the rest is made by `make docs`
 	$(bin)/python tools/operator_table.py
+
+api: $(installed) ## the public names with their signatures, in api/
+	$(bin)/python tools/api_surface.py
 
 pictures: $(installed) ## the pictures of docs/, from runs and saved benchmarks; ARGS="overview" for one
 	$(bin)/python -m tools.pictures $(ARGS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from accelera.errors import BackendMissingError
@@ -28,20 +27,14 @@ class LazyModule:
         return value
 
 
-def opened(
-    package: str, file_of: Mapping[str, str], renamed: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose public names lie in files of its own.
 
     ``file_of`` says which name is in which file, relative to ``package``. A name whose file needs a package
     that is not installed is a stand-in, which says so when it is used, and is looked for again each time.
-    ``renamed`` are names of the version before with their new ones: they warn, and work.
     """
-    older = renamed_names(package, renamed)
 
     def load(name: str) -> Any:
-        if name in renamed:
-            return older(name)
         if name not in file_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -56,19 +49,6 @@ def opened(
         return value
 
     return load, lambda: sorted(sys.modules[package].__all__)
-
-
-def renamed_names(package: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return ``__getattr__`` of a package that gives names of the version before, and warns of them."""
-
-    def load(name: str) -> Any:
-        if name not in renamed:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        words = f"{package}.{name} is called {package}.{renamed[name]} now"
-        warnings.warn(words, DeprecationWarning, stacklevel=3)
-        return getattr(sys.modules[package], renamed[name])
-
-    return load
 
 
 def make_callable(package: str, function: str) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.architecture.repository import DOCS, PACKAGE, ROOT, documentation
+from tools.notebook_pages import notebooks
 from tools.reference_pages import REPOSITORY_PAGES
 
 DIARY = r"\d{1,2} (January|February|March|April|June|July|August|September|October|November|December) 20\d\d"
@@ -37,7 +38,7 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").splitlines()
     listed = [line.split()[-1] for line in lines if line.endswith(".md")]
     written = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
-    assert sorted(listed) == sorted([*written, *REPOSITORY_PAGES])
+    assert sorted(listed) == sorted([*written, *REPOSITORY_PAGES, *notebooks()])
 
 
 def test_the_glossary_has_one_meaning_a_word_in_order() -> None:

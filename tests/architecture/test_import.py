@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 import accelera
 from tests.architecture.repository import run_python
@@ -58,20 +55,3 @@ def test_a_package_is_there_without_an_import_of_its_own(tmp_path: Path) -> None
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(accelera, "matmull")
-
-
-@pytest.mark.parametrize(
-    ("package", "former", "name"),
-    [
-        ("accelera.engine", "Observer", "RunObserver"),
-        ("accelera.execution", "Stream", "TaskStream"),
-        ("accelera.capture", "Recording", "OperatorRecording"),
-        ("accelera.tensora", "Budget", "TrainingBudget"),
-        ("accelera.tensora", "Kernel", "TileKernel"),
-    ],
-)
-def test_a_former_name_of_a_class_warns_and_works(package: str, former: str, name: str) -> None:
-    module = importlib.import_module(package)
-    with pytest.warns(DeprecationWarning, match=f"{package}.{former} is called {package}.{name} now"):
-        found = getattr(module, former)
-    assert found is getattr(module, name)

@@ -157,7 +157,7 @@ def _arena(handle: Any) -> Any:
     """Return the memory from which blocks and tensors of a model come, wherever its pool keeps it."""
     from accelera._native import Arena
 
-    return next(value for value in vars(handle.keepers[0]).values() if isinstance(value, Arena))
+    return next(value for value in vars(handle.caches[0]).values() if isinstance(value, Arena))
 
 
 def _gpt(torch: Any) -> Any:

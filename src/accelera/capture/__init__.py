@@ -131,6 +131,6 @@ __all__ = [
     "values_explained",
 ]
 
-__getattr__, __dir__ = opened("accelera.capture", _FILE_OF, {"Recording": "OperatorRecording"})
+__getattr__, __dir__ = opened("accelera.capture", _FILE_OF)
 
 make_callable("accelera.capture", "capture")

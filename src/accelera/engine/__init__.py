@@ -46,7 +46,7 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 __all__ = [*_MODULE_OF]
 
-__getattr__, __dir__ = opened("accelera.engine", _MODULE_OF, {"Observer": "RunObserver"})
+__getattr__, __dir__ = opened("accelera.engine", _MODULE_OF)
 
 
 @register_product

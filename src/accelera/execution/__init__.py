@@ -75,4 +75,4 @@ _FILE_OF = {
 
 __all__ = sorted(_FILE_OF)
 
-__getattr__, __dir__ = opened("accelera.execution", _FILE_OF, {"Stream": "TaskStream"})
+__getattr__, __dir__ = opened("accelera.execution", _FILE_OF)

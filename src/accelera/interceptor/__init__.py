@@ -6,8 +6,7 @@ packages of their own and stay importable from here.
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelera.capture import CapturedScript, capture, capture_script, live_bytes, peak_live_bytes
 from accelera.estimate import Estimate, Phase, estimate, predict_compile
@@ -53,15 +52,4 @@ __all__ = [
     "stats",
 ]
 
-_opened, __dir__ = opened("accelera.interceptor", _FILE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name != "mechanism":
-        return _opened(name)
-    from accelera.interceptor import hooks
-
-    warnings.warn(
-        "accelera.interceptor.mechanism is now accelera.interceptor.hooks", DeprecationWarning, stacklevel=2
-    )
-    return hooks
+__getattr__, __dir__ = opened("accelera.interceptor", _FILE_OF)

@@ -56,15 +56,4 @@ _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in nam
 
 __all__ = [*_FILE_OF]
 
-_RENAMED = {
-    "Block": "PoolBlock",
-    "Books": "BufferTable",
-    "Home": "BackingStore",
-    "Homes": "BackingStores",
-    "Memory": "PoolMemory",
-    "Place": "DeviceMemory",
-    "Residence": "AsyncBuffers",
-    "Stream": "Prefetcher",
-}
-
-__getattr__, __dir__ = opened("accelera.memory", _FILE_OF, _RENAMED)
+__getattr__, __dir__ = opened("accelera.memory", _FILE_OF)

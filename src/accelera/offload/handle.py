@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -47,18 +46,6 @@ class Offloaded:
     def cache(self) -> BlockCache:
         """The cache that holds the bytes; of several the first device's."""
         return self.caches[0]
-
-    @property
-    def keepers(self) -> tuple[BlockCache, ...]:
-        """Old name of ``caches``."""
-        _warn_renamed("keepers", "caches")
-        return self.caches
-
-    @property
-    def keeper(self) -> BlockCache:
-        """Old name of ``cache``."""
-        _warn_renamed("keeper", "cache")
-        return self.cache
 
     def report(self) -> OffloadReport:
         """Return what was moved, held and waited for so far, and what becomes of saved tensors.
@@ -150,7 +137,3 @@ def _total_of(reports: Sequence[OffloadReport]) -> OffloadReport:
     sums = {name: sum(getattr(each, name) for each in reports) for name in counted}
     device = ", ".join(each.device for each in reports)
     return replace(reports[0], **sums, device=device, by_device=tuple(reports))
-
-
-def _warn_renamed(old: str, new: str) -> None:
-    warnings.warn(f"Offloaded.{old} is now Offloaded.{new}", DeprecationWarning, stacklevel=3)

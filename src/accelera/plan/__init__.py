@@ -1,6 +1,5 @@
 """Plans of operations: operands, schedules, forecasts and the least bytes possible."""
 
-from accelera.lazily import renamed_names
 from accelera.plan.cost import CostModel
 from accelera.plan.dry_run import BufferNumbers, forecast, policy_of, trace_of
 from accelera.plan.elementwise import ElementwiseProblem, plan_elementwise
@@ -54,16 +53,3 @@ __all__ = [
     "trace_of",
     "walk",
 ]
-
-__getattr__ = renamed_names(
-    "accelera.plan",
-    {
-        "Block": "OperandBlock",
-        "Books": "PoolDriver",
-        "Numbers": "BufferNumbers",
-        "Placement": "DevicePlacement",
-        "Step": "PlanStep",
-        "SweepProblem": "ElementwiseProblem",
-        "plan_sweep": "plan_elementwise",
-    },
-)

@@ -17,7 +17,7 @@ from typing import Any
 
 from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.dry_run import forecast
-from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
+from accelera.plan.limits import WINDOW, PlanLimits
 from accelera.plan.partition import Span, alike
 from accelera.plan.plan import Plan
 from accelera.plan.saved_choices import require_known_choices, whole_choice, whole_value, window_choice
@@ -197,7 +197,6 @@ class _Candidate:
         return self.need_bytes - self.pool_bytes
 
 
-@with_older_keywords
 def plan_elementwise(
     problem: ElementwiseProblem,
     limits: PlanLimits,

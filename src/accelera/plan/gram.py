@@ -22,7 +22,7 @@ from typing import Any
 from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.dry_run import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
-from accelera.plan.limits import WINDOW, Eviction, PlanLimits, with_older_keywords
+from accelera.plan.limits import WINDOW, Eviction, PlanLimits
 from accelera.plan.partition import Cuts
 from accelera.plan.plan import Plan
 from accelera.plan.saved_choices import require_known_choices, whole_choice, window_choice
@@ -58,7 +58,6 @@ class _GramEstimate:
         return _score(self.seconds, self.moved_bytes)
 
 
-@with_older_keywords
 def plan_gram(
     problem: GramProblem,
     limits: PlanLimits,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn, TypeVar, cast, final
+from dataclasses import dataclass, field
+from typing import NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,24 +146,3 @@ class PlanLimits:
                 "store the operand in smaller chunks (engine.copy(x, out='x.zarr', chunks=...)), or give"
             )
         return "; give"
-
-
-Planner = TypeVar("Planner", bound=Callable[..., Any])
-
-
-def with_older_keywords(planner: Planner) -> Planner:
-    """Return a planner that still takes the fields of its limits as keywords, and warns of them."""
-    names = [each.name for each in fields(PlanLimits)]
-
-    @functools.wraps(planner)
-    def plan(problem: Any, limits: PlanLimits | None = None, cost: Any = None, **keywords: Any) -> Any:
-        if limits is None:
-            words = (
-                f"{planner.__name__}(capacity_bytes=...) is {planner.__name__}(problem, PlanLimits(...)) now"
-            )
-            warnings.warn(words, DeprecationWarning, stacklevel=2)
-            given = {name: keywords.pop(name, None) for name in names}
-            limits = PlanLimits(**{name: each for name, each in given.items() if each is not None})
-        return planner(problem, limits, cost, **keywords)
-
-    return cast(Planner, plan)

@@ -27,7 +27,7 @@ import numpy as np
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.dry_run import forecast
-from accelera.plan.limits import Eviction, PlanLimits, with_older_keywords
+from accelera.plan.limits import Eviction, PlanLimits
 from accelera.plan.matmul_search import (
     FLOOR,
     Candidates,
@@ -100,7 +100,6 @@ class _WalkedMatmul:
     """RAM for the run's records of its steps, where they are many; besides the blocks."""
 
 
-@with_older_keywords
 def plan_matmul(
     problem: MatmulProblem,
     limits: PlanLimits,

@@ -6,7 +6,6 @@ import importlib
 import math
 from typing import Any
 
-from accelera.lazily import renamed_names
 from accelera.tensora import amp, cuda
 from accelera.tensora.amp import GradScaler, autocast
 from accelera.tensora.autograd import (
@@ -731,14 +730,11 @@ __all__ = [
 ]
 
 
-_former_name = renamed_names("accelera.tensora", {"Budget": "TrainingBudget", "Kernel": "TileKernel"})
-
-
 def __getattr__(name: str) -> Any:
-    """Import a part of the namespace when it is first used; names of the version before warn."""
+    """Import a part of the namespace when it is first used."""
     if name in _MODULES:
         return importlib.import_module(f"accelera.tensora.{name}")
-    return _former_name(name)
+    raise AttributeError(f"module 'accelera.tensora' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
 from accelera.errors import ArgumentError, StateError
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.python_calls import uncaptured
 from accelera.tensora.state_kinds import matching_state
 from accelera.tensora.typing import Device, DTypeLike
@@ -87,7 +87,7 @@ def is_autocast_enabled(device: Device = "cpu") -> bool:
     return bool(native.autocasting() and native.autocast_of(_on_cuda(device))[0])
 
 
-def get_autocast_dtype(device: Device = "cpu") -> Any:
+def get_autocast_dtype(device: Device = "cpu") -> DType:
     """Return the lower type of the innermost block, or the default one where there is none."""
     return native.autocast_of(_on_cuda(device))[1]
 

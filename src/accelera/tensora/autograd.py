@@ -143,12 +143,12 @@ class Hook:
         self._remove(self._tensor, self._number)
 
 
-def register_hook(tensor: Any, function: Callable[[Any], Any]) -> Hook:
+def register_hook(tensor: Tensor, function: Callable[[Any], Any]) -> Hook:
     """Call `function` with each gradient that reaches `tensor`; a tensor that it returns takes its place."""
     return Hook(tensor, native.add_hook(tensor, function), native.remove_hook)
 
 
-def register_post_accumulate_grad_hook(tensor: Any, function: Callable[[Any], Any]) -> Hook:
+def register_post_accumulate_grad_hook(tensor: Tensor, function: Callable[[Any], Any]) -> Hook:
     """Call `function` with the leaf `tensor` whenever a backward pass has added to its ``grad``.
 
     Raises
@@ -351,7 +351,7 @@ def jacobian(function: Callable[..., Any], inputs: Tensors, *, create_graph: boo
     return blocks[0] if isinstance(inputs, Tensor) else tuple(blocks)
 
 
-def hessian(function: Callable[..., Any], inputs: Any) -> Tensor:
+def hessian(function: Callable[..., Any], inputs: Tensor | Sequence[Tensor]) -> Tensor:
     """Matrix of second derivatives of a function with one input and one number as its output.
 
     Of shape ``input.shape + input.shape``.
@@ -423,7 +423,7 @@ def _is_close(a: Any, b: Any, atol: float, rtol: float) -> bool:
 
 def gradcheck(
     function: Callable[..., Any],
-    inputs: Any,
+    inputs: Tensor | Sequence[Tensor],
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -478,7 +478,7 @@ def gradcheck(
     return True
 
 
-def gradgradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> bool:
+def gradgradcheck(function: Callable[..., Any], inputs: Tensor | Sequence[Tensor], **options: Any) -> bool:
     """`gradcheck` of the function's gradients, for its inputs and for the weights of its outputs."""
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]

@@ -8,7 +8,7 @@ import operator
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from accelera.tensora.core import native
 from accelera.tensora.python_calls import Rehearsal, current
 from accelera.tensora.state_walk import StateWalk, has_no_state
 from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 __all__ = ["JitReport", "Jitted", "jit"]
 
@@ -71,14 +74,16 @@ class JitReport:
         return f"{head}{graphs}{calls}\n{self.program}"
 
 
-class Jitted:
+class Jitted(Generic[Given, Returned]):
     """Function whose operations are captured at the first call with a signature, and replayed at later ones.
 
     The first call runs the function eagerly. Later calls replay the captured steps without Python: dead steps
     are removed, elementwise ones are fused, and temporaries lie at planned offsets of one arena.
     """
 
-    def __init__(self, function: Callable[..., Any], *, optimize: bool = True, graphs: bool = True) -> None:
+    def __init__(
+        self, function: Callable[Given, Returned], *, optimize: bool = True, graphs: bool = True
+    ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._optimize = optimize
@@ -94,7 +99,7 @@ class Jitted:
         self._rehearsed: set[Hashable] = set()
         """Signatures with arguments of an outer graph, for which a call has shown that it can be captured."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Returned:
         """Call the function, or replay the captured program that fits the arguments; return the results."""
         if current.trace is not None or native.is_eager_only():
             return self._function(*args, **kwargs)
@@ -247,6 +252,18 @@ class Jitted:
         objects = tuple([_identity_of(each) for each in _static_objects(structure)])
         modes = native.grad_enabled(), native.thread_count(), native.default_float()
         return structure, signature, objects, modes
+
+
+@overload
+def jit(
+    function: Callable[Given, Returned], *, optimize: bool = True, graphs: bool = True
+) -> Jitted[Given, Returned]: ...
+
+
+@overload
+def jit(
+    function: None = None, *, optimize: bool = True, graphs: bool = True
+) -> Callable[[Callable[Given, Returned]], Jitted[Given, Returned]]: ...
 
 
 def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, graphs: bool = True) -> Any:

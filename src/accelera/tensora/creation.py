@@ -10,7 +10,7 @@ from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import check_device, placed
-from accelera.tensora.typing import Device, DTypeLike
+from accelera.tensora.typing import Device, DTypeLike, Scalar, TensorLike
 
 Shape = int | Sequence[int]
 
@@ -49,7 +49,12 @@ def _from_foreign_array(obj: Any) -> Tensor | None:
 
 
 def asarray(
-    obj: Any, /, *, dtype: DTypeLike | None = None, device: Device | None = None, copy: bool | None = None
+    obj: TensorLike,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
+    copy: bool | None = None,
 ) -> Tensor:
     """Tensor from numbers, nested lists of them, or an array.
 
@@ -94,7 +99,11 @@ def asarray(
 
 
 def tensor(
-    data: Any, *, dtype: DTypeLike | None = None, device: Device | None = None, requires_grad: bool = False
+    data: TensorLike,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Tensor with a copy of `data`, a leaf of any graph; see `asarray` for what `data` may be."""
     copy = True if _is_array_like(data) else None
@@ -136,7 +145,7 @@ def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: Device | None
 
 
 def full(
-    shape: Shape, fill_value: Any, *, dtype: DTypeLike | None = None, device: Device | None = None
+    shape: Shape, fill_value: Tensor | Scalar, *, dtype: DTypeLike | None = None, device: Device | None = None
 ) -> Tensor:
     """Tensor filled with one number (or 0-d tensor), of whose type it is by default."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
@@ -161,7 +170,7 @@ def empty_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: Device |
 
 
 def full_like(
-    x: Tensor, /, fill_value: Any, *, dtype: DTypeLike | None = None, device: Device | None = None
+    x: Tensor, /, fill_value: Tensor | Scalar, *, dtype: DTypeLike | None = None, device: Device | None = None
 ) -> Tensor:
     """Tensor of the shape of `x` filled with one number."""
     return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
@@ -320,8 +329,8 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:
 
 
 def logspace(
-    start: Any,
-    stop: Any,
+    start: complex,
+    stop: complex,
     /,
     num: int,
     base: float = 10.0,

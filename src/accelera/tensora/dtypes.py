@@ -54,7 +54,7 @@ KINDS = {
 """The array API's kinds of element types."""
 
 
-def as_dtype(source: Any) -> DType:
+def as_dtype(source: DTypeLike) -> DType:
     """Element type from itself, its name, a NumPy type or a Python type.
 
     Raises
@@ -71,7 +71,7 @@ def default_dtype() -> DType:
     return native.default_float()
 
 
-def set_default_dtype(source: Any) -> None:
+def set_default_dtype(source: DTypeLike) -> None:
     """Change `default_dtype` to another real floating-point type.
 
     Raises
@@ -83,17 +83,17 @@ def set_default_dtype(source: Any) -> None:
     native.set_default_float(as_dtype(source))
 
 
-def itemsize(source: Any) -> int:
+def itemsize(source: DTypeLike) -> int:
     """Bytes of one element."""
     return int(native.itemsize(as_dtype(source)))
 
 
-def real_dtype(source: Any) -> DType:
+def real_dtype(source: DType) -> DType:
     """Type of the parts of a complex type; any other type itself."""
     return {complex64: float32, complex128: float64}.get(source, source)
 
 
-def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
+def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> builtins.bool:
     """Return whether an element type is of a kind.
 
     Parameters
@@ -157,7 +157,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return found
 
 
-def can_cast(from_: Any, to: Any, /) -> builtins.bool:
+def can_cast(from_: Tensor | DTypeLike, to: DTypeLike, /) -> builtins.bool:
     """Return whether a type (or that of a tensor) is promoted to the type `to` when both are combined."""
     source = from_.dtype if isinstance(from_, Tensor) else as_dtype(from_)
     target = as_dtype(to)

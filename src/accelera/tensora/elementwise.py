@@ -214,7 +214,9 @@ def lerp(start: Tensor | Scalar, end: Tensor | Scalar, weight: Tensor | Scalar, 
     return native.lerp(start, end, weight)
 
 
-def astype(x: Tensor, dtype: DTypeLike, /, *, copy: Any = True, device: Device | None = None) -> Tensor:
+def astype(
+    x: Tensor, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: Device | None = None
+) -> Tensor:
     """Elements as another type; the tensor itself if it is of this type and ``copy=False``.
 
     Floating-point numbers become integers by truncation; complex ones lose their imaginary part.
@@ -243,12 +245,12 @@ class Frexp(NamedTuple):
     exponent: Any
 
 
-def addcdiv(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Any = 1) -> Tensor:
+def addcdiv(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Scalar = 1) -> Tensor:
     """``x + value * x1 / x2``, for floating-point numbers."""
     return native.add(x, native.multiply(native.divide(x1, x2), value))
 
 
-def addcmul(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Any = 1) -> Tensor:
+def addcmul(x: Tensor, x1: Tensor | Scalar, x2: Tensor | Scalar, /, *, value: Scalar = 1) -> Tensor:
     """``x + value * x1 * x2``."""
     return native.addcmul(
         x, x1 if builtins.isinstance(value, int) and value == 1 else native.multiply(x1, value), x2
@@ -329,7 +331,7 @@ def nan_to_num(
 
 
 @computes_in("float32")
-def polar(magnitude: Any, angle: Any, /) -> Tensor:
+def polar(magnitude: Tensor, angle: Tensor, /) -> Tensor:
     """Complex numbers with these magnitudes and angles in radians."""
     return native.complex(
         native.multiply(magnitude, native.cos(angle)), native.multiply(magnitude, native.sin(angle))

@@ -134,7 +134,7 @@ class _CholeskySolve(Function):
 
 
 @computes_in("float32")
-def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Tensor:
+def cholesky_solve(x1: Tensor, x2: Tensor, /, *, upper: bool = False) -> Tensor:
     """The X with ``A @ X == x1``, where `x2` is the Cholesky triangle of A."""
     return _CholeskySolve.apply(x1, adjoint_of(x2) if upper else x2)
 
@@ -227,7 +227,7 @@ def lu_solve(
 # --- orthonormal columns, singular values -----------------------------------------------------------------
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: Tensor, /, *, mode: str = "reduced") -> QRResult:
     """Orthonormal Q and upper triangular R with ``Q @ R == x``.
 
     Parameters

@@ -209,7 +209,7 @@ def _complex_transform(
     return _Complex.apply(x, name.startswith("i"), tuple(places), norm)
 
 
-def fft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Discrete Fourier transform of an axis.
 
     Parameters

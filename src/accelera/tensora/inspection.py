@@ -17,7 +17,7 @@ def check_device(device: Device | None) -> None:
         native.device_named(str(device))
 
 
-def placed(tensor: Any, device: Device | None) -> Tensor:
+def placed(tensor: Tensor, device: Device | None) -> Tensor:
     """Return the tensor on a device, differentiably; itself if it is there already or the device is None."""
     return tensor if device is None else native.to_device(tensor, str(device))
 
@@ -48,7 +48,9 @@ class NamespaceInfo:
             "indexing": dtypes.int64,
         }
 
-    def dtypes(self, *, device: Device | None = None, kind: Any = None) -> dict[str, Any]:
+    def dtypes(
+        self, *, device: Device | None = None, kind: str | tuple[str, ...] | None = None
+    ) -> dict[str, Any]:
         """Types that the standard knows, by name; of a kind (or a tuple of kinds) if one is given."""
         check_device(device)
         known = {each.name: each for each in dtypes.dtype if each.name not in _SKIPPED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from accelera.errors import ArgumentError
 from accelera.tensora.autograd import enable_grad
@@ -79,6 +79,14 @@ class TileKernel:
     def __repr__(self) -> str:
         """Name, and the number of inputs."""
         return f"TileKernel({self.name}, inputs={self._inputs})"
+
+
+@overload
+def kernel(function: Callable[..., Tensor], *, tile: bool = False) -> TileKernel: ...
+
+
+@overload
+def kernel(function: None = None, *, tile: bool = False) -> Callable[[Callable[..., Tensor]], TileKernel]: ...
 
 
 def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) -> Any:

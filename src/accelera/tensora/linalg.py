@@ -243,7 +243,7 @@ class LstsqResult(NamedTuple):
 
 
 @computes_in("float32")
-def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
+def lstsq(x1: Tensor, x2: Tensor, /, *, rtol: float | None = None) -> LstsqResult:
     """The X of least norm for which ``x1 @ X - x2`` has the least norm.
 
     Parameters
@@ -263,7 +263,7 @@ def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
     return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rtol))
 
 
-def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> Tensor:
+def tensorsolve(x1: Tensor, x2: Tensor, /, *, axes: Sequence[int] | None = None) -> Tensor:
     """The X with ``tensordot(x1, X, axes=X.ndim) == x2``; `axes` of `x1` are moved to its end before."""
     if axes is not None:
         places = [axis % x1.ndim for axis in axes]

@@ -6,11 +6,11 @@ import builtins
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from accelera.errors import ArgumentError, IndexingError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native, require_tensors
+from accelera.tensora.typing import TensorLike
 
 Axes = int | tuple[int, ...]
 
@@ -68,7 +68,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     return [native.expand(each, shape) for each in arrays]
 
 
-def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: Any = None) -> Tensor:
+def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: bool | None = None) -> Tensor:
     """Elements in another shape, in row-major order; one extent may be -1 and follows from the others.
 
     Parameters
@@ -278,7 +278,7 @@ def chunk(x: Tensor, n: int, /, *, axis: int = 0) -> list[Tensor]:
 _MOST_ELEMENTS = 2**63 - 1
 
 
-def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: TensorLike, /, *, axis: int | None = None) -> Tensor:
     """Each element (or slice along an axis) several times.
 
     Parameters
@@ -384,7 +384,7 @@ def unflatten(x: Tensor, axis: int, shape: tuple[int, ...], /) -> Tensor:
     return native.reshape(x, (*x.shape[:at], *extents, *x.shape[at + 1 :]))
 
 
-def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
+def tensor_split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
     """Views of parts along an axis: a number of them, the first longer by one, or those between indices."""
     if isinstance(sections, Tensor):
         sections = sections.tolist()
@@ -397,17 +397,17 @@ def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
     return split(x, list(itertools.accumulate(sizes))[:-1], axis=axis)
 
 
-def hsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+def hsplit(x: Tensor, sections: int | Sequence[int], /) -> list[Tensor]:
     """Parts along the second axis (the first of a vector); see `split`."""
     return split(x, sections, axis=0 if x.ndim == 1 else 1)
 
 
-def vsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+def vsplit(x: Tensor, sections: int | Sequence[int], /) -> list[Tensor]:
     """Parts along the first axis; see `split`."""
     return split(x, sections, axis=0)
 
 
-def dsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+def dsplit(x: Tensor, sections: int | Sequence[int], /) -> list[Tensor]:
     """Parts along the third axis; see `split`."""
     return split(x, sections, axis=2)
 

@@ -135,7 +135,7 @@ def iterate(self: Tensor) -> Iterator[Any]:
     return (self[i] for i in range(self.shape[0]))
 
 
-def contains(self: Tensor, value: Any) -> bool:
+def contains(self: Tensor, value: Scalar) -> bool:
     """Return whether any element equals the value."""
     return bool(native.any(native.equal(self, value)))
 

@@ -151,7 +151,7 @@ class Generator:
         low_word = first if first < 1 << 63 else first - _WORD
         return native.random_integers(*self._next(), _shape(shape), kind, low_word, (end - first) % _WORD)
 
-    def dropout(self, x: Any, p: float) -> Tensor:
+    def dropout(self, x: Tensor, p: float) -> Tensor:
         """Return a tensor on the CPU with elements set to zero with probability `p`, others over ``1 - p``.
 
         A gradient draws the same numbers again, so that no mask is kept.
@@ -164,7 +164,7 @@ class Generator:
             raise ArgumentError(f"[permutation] n={n}; give 0 or more")
         return native.random_permutation(*self._next(), n)
 
-    def bernoulli(self, p: Any, shape: Shape | None = None) -> Tensor:
+    def bernoulli(self, p: Tensor | float, shape: Shape | None = None) -> Tensor:
         """True with probability `p`, as a bool tensor.
 
         Parameters

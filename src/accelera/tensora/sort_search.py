@@ -10,6 +10,7 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import DType, Tensor, native, require_tensors
 from accelera.tensora.manipulation import broadcast_shapes
+from accelera.tensora.typing import Scalar
 
 
 class UniqueAll(NamedTuple):
@@ -437,7 +438,7 @@ def index_reduce(
     return scatter_reduce(x, spread, lined, axis=axis, reduce=reduce, include_self=include_self)
 
 
-def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha: Any = 1) -> Tensor:
+def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha: Scalar = 1) -> Tensor:
     """Tensor with slices along an axis, times `alpha`, added at the given indices."""
     scaled = native.multiply(_lined(values), alpha)
     added = native.take_add(scaled, _lined(indices), tuple(_lined(x).shape), axis)
@@ -450,7 +451,7 @@ def index_copy(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> T
     return native.reshape(native.put(_lined(x), _lined(indices), _lined(values), axis), tuple(x.shape))
 
 
-def index_fill(x: Tensor, indices: Tensor, value: Any, /, *, axis: int) -> Tensor:
+def index_fill(x: Tensor, indices: Tensor, value: Tensor | Scalar, /, *, axis: int) -> Tensor:
     """Tensor with one number (or 0-d tensor) in all slices at the given indices of an axis."""
     lined, indices = _lined(x), _lined(indices)
     shape = list(lined.shape)
@@ -485,7 +486,7 @@ def put(x: Tensor, indices: Tensor, values: Tensor, /, *, accumulate: bool = Fal
     return native.reshape(found, tuple(x.shape))
 
 
-def masked_fill(x: Tensor, mask: Tensor, value: Any, /) -> Tensor:
+def masked_fill(x: Tensor, mask: Tensor, value: Tensor | Scalar, /) -> Tensor:
     """Tensor with one number (or 0-d tensor) where the mask holds; both broadcast."""
     return native.where(mask, native.cast(value, x.dtype) if isinstance(value, Tensor) else value, x)
 

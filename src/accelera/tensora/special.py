@@ -16,6 +16,7 @@ from accelera.errors import ArgumentError, DTypeError
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.typing import Scalar
 
 __all__ = [
     "airy_ai",
@@ -131,7 +132,7 @@ def polygamma(n: int, x: Tensor, /) -> Tensor:
 
 
 @computes_in("inputs")
-def xlog1py(x1: Any, x2: Any, /) -> Tensor:
+def xlog1py(x1: Tensor | Scalar, x2: Tensor | Scalar, /) -> Tensor:
     """``x1 * log1p(x2)``, 0 where x1 is 0 and x2 is not NaN."""
     kind = dtypes.result_type(x1, x2)
     a, b = (x if isinstance(x, Tensor) else native.asarray(x, kind) for x in (x1, x2))

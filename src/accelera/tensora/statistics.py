@@ -159,7 +159,13 @@ INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 @computes_in("float32")
 def quantile(
-    x: Tensor, q: Any, /, *, axis: int | None = None, keepdims: bool = False, interpolation: str = "linear"
+    x: Tensor,
+    q: Tensor | float | Sequence[float],
+    /,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    interpolation: str = "linear",
 ) -> Tensor:
     """Quantiles along an axis, or of all elements.
 
@@ -189,7 +195,13 @@ def quantile(
 
 @computes_in("float32")
 def nanquantile(
-    x: Tensor, q: Any, /, *, axis: int | None = None, keepdims: bool = False, interpolation: str = "linear"
+    x: Tensor,
+    q: Tensor | float | Sequence[float],
+    /,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    interpolation: str = "linear",
 ) -> Tensor:
     """`quantile` of the elements that are not NaN."""
     return _quantile(x, q, axis, keepdims, interpolation, skips=True)

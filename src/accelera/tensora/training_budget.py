@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from accelera.memory.probe import trim_heap
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 from accelera.tensora.typing import Device
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 _MOST_PLANS = 32
 """Recorded steps with plans that a budget keeps; the one used longest ago is dropped first."""
@@ -142,14 +145,14 @@ class TrainingBudget:
     ) -> None:
         self._end(error)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         """Return the function with each call as a step; plans are kept by the structure of the arguments.
 
         Numbers are inputs: calls that differ only in them follow one plan while they run its operations.
         """
 
         @functools.wraps(function)
-        def step(*args: Any, **kwargs: Any) -> Any:
+        def step(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
             self._begin(self._key_of((args, kwargs)))
             try:
                 result = function(*args, **kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora import autograd
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.group import ProcessGroup
 
 BUCKET_BYTES = 25 << 20
@@ -35,7 +35,7 @@ class Bucket:
         else:
             place[...] = native.reshape(tensor.detach(), (tensor.size,))
 
-    def take(self, i: int, tensor: Any) -> None:
+    def take(self, i: int, tensor: Tensor) -> None:
         """Copy the elements of tensor `i` in the bucket into a tensor."""
         tensor.detach()[...] = native.reshape(self.flat[self._places[i]], self._shapes[i])
 

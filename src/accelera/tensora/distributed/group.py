@@ -65,7 +65,7 @@ class ProcessGroup:
         """Rank, size and device."""
         return f"ProcessGroup(rank={self.rank}, size={self.size}, device={self.device!r})"
 
-    def all_reduce(self, tensor: Any, op: Reduction = "sum") -> CollectiveWork:
+    def all_reduce(self, tensor: Tensor, op: Reduction = "sum") -> CollectiveWork:
         """Replace a tensor, in all ranks, by the sum or the largest of the ranks' elements.
 
         The result has the same bits in all ranks, and in each run with as many ranks and elements.
@@ -81,7 +81,7 @@ class ProcessGroup:
             lent = torch.view_as_real(lent)
         return CollectiveWork(self._open("all_reduce").allreduce([lent], options).wait)
 
-    def broadcast(self, tensor: Any, source: int = 0) -> CollectiveWork:
+    def broadcast(self, tensor: Tensor, source: int = 0) -> CollectiveWork:
         """Replace a tensor, in all ranks, by that of one rank, bit by bit."""
         self._check(tensor, "broadcast")
         if not str(tensor.device).startswith("cpu"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError, BackendMissingError, ClusterError
 from accelera.tensora import cuda
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 
 _NAMES = ("libnccl.so.2", "libnccl.so")
 _TYPES = {
@@ -161,7 +161,7 @@ class NcclCommunicator:
             _check(_library().ncclGetUniqueId(ctypes.byref(mark)), "nccl")
         return bytes(mark)
 
-    def all_reduce(self, tensor: Any, op: str) -> Callable[[], None]:
+    def all_reduce(self, tensor: Tensor, op: str) -> Callable[[], None]:
         """Begin to replace a tensor by its sum or maximum over ranks; return a function that waits for it.
 
         The sum of Booleans is true where one of them is.
@@ -173,7 +173,7 @@ class NcclCommunicator:
         operation = _OPERATIONS["max" if kind == "bool" else op]  # bytes that are summed could become 0
         return self._begin("all_reduce", tensor, count, _TYPES[kind], operation)
 
-    def broadcast(self, tensor: Any, source: int) -> Callable[[], None]:
+    def broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
         """Begin to replace a tensor by that of one rank; return a function that waits for it."""
         return self._begin("broadcast", tensor, tensor.nbytes, _BYTE, source)
 

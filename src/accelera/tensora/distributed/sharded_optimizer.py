@@ -61,7 +61,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for group in self.param_groups:
             self._divide(group["params"])
 
-    def owner_of(self, param: Any) -> int:
+    def owner_of(self, param: Tensor) -> int:
         """Return the rank that keeps the state of a parameter."""
         return dict(zip(map(id, self._params()), self._owners, strict=True))[id(param)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from accelera.errors import ArgumentError, ShapeError
@@ -82,7 +83,7 @@ def pairwise_distance(
 # --- padding and pixels -----------------------------------------------------------------------------------
 
 
-def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Elements put before and behind the last axes; negative numbers take some away.
 
     Parameters

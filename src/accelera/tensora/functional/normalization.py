@@ -11,6 +11,7 @@ from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.layers import pad
 from accelera.tensora.functional.pooling import avg_pool2d
+from accelera.tensora.typing import Shape
 
 
 def _shape(normalized_shape: Any) -> tuple[int, ...]:
@@ -18,7 +19,11 @@ def _shape(normalized_shape: Any) -> tuple[int, ...]:
 
 
 def layer_norm(
-    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    normalized_shape: Shape,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Elements minus the mean of their row, divided by its standard deviation (J. Ba et al. 2016).
 
@@ -43,7 +48,7 @@ def layer_norm(
 
 
 def rms_norm(
-    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+    input: Tensor, normalized_shape: Shape, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """Elements divided by the root of the mean square of their row (B. Zhang and R. Sennrich 2019).
 

@@ -55,12 +55,16 @@ def _source(generator: Any) -> random.Generator:
     return random.default_generator if generator is None else generator
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.Generator | None = None
+) -> Tensor:
     """Fill with numbers evenly distributed in ``[a, b)``."""
     return _write(tensor, _source(generator).uniform(tuple(tensor.shape), tensor.dtype, a, b))
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Generator | None = None
+) -> Tensor:
     """Fill with normal numbers."""
     return _write(tensor, _source(generator).normal(tuple(tensor.shape), tensor.dtype, mean, std))
 
@@ -71,7 +75,7 @@ def trunc_normal_(
     std: float = 1.0,
     a: float = -2.0,
     b: float = 2.0,
-    generator: Any = None,
+    generator: random.Generator | None = None,
 ) -> Tensor:
     """Fill with normal numbers that lie in ``[a, b]``, by the inverse of their distribution."""
 
@@ -155,13 +159,13 @@ def fans(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * field, tensor.shape[0] * field
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: random.Generator | None = None) -> Tensor:
     """Fill with uniform numbers of variance ``2 gain² / (inputs + outputs)`` (X. Glorot 2010)."""
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: random.Generator | None = None) -> Tensor:
     """Fill with normal numbers of variance ``2 gain² / (inputs + outputs)`` (X. Glorot 2010)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))), generator)
 
@@ -178,7 +182,7 @@ def kaiming_uniform_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: random.Generator | None = None,
 ) -> Tensor:
     """Fill with uniform numbers whose variance a rectifier keeps (K. He et al. 2015)."""
     if 0 in tensor.shape:
@@ -192,7 +196,7 @@ def kaiming_normal_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: random.Generator | None = None,
 ) -> Tensor:
     """Fill with normal numbers whose variance a rectifier keeps (K. He et al. 2015)."""
     if 0 in tensor.shape:
@@ -200,7 +204,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Generator | None = None) -> Tensor:
     """Make rows or columns of a matrix orthogonal (A. Saxe et al. 2013); later axes count as columns.
 
     Raises
@@ -218,7 +222,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
     return _write(tensor, native.reshape(q, tuple(tensor.shape)) * gain)
 
 
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
+def sparse_(
+    tensor: Tensor, sparsity: float, std: float = 0.01, generator: random.Generator | None = None
+) -> Tensor:
     """Fill with normal numbers, and set a share of each column to zero (J. Martens 2010).
 
     Raises

@@ -132,7 +132,7 @@ class Module:
             )
         self._parameters[name] = param
 
-    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is no parameter; it is part of the state if `persistent`.
 
         Raises

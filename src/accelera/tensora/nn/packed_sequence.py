@@ -85,7 +85,7 @@ def _checked_lengths(lengths: Any, shape: tuple[int, ...]) -> list[int]:
 
 
 def pack_padded_sequence(
-    input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+    input: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
     """Padded sequences without their padding.
 

@@ -184,7 +184,7 @@ class CosineSimilarity(Module):
         super().__init__()
         self.dim, self.eps = dim, eps
 
-    def forward(self, x1: Any, x2: Any) -> Tensor:
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Compare vectors, pair by pair."""
         return functional.cosine_similarity(x1, x2, self.dim, self.eps)
 
@@ -196,7 +196,7 @@ class PairwiseDistance(Module):
         super().__init__()
         self.norm, self.eps, self.keepdim = p, eps, keepdim
 
-    def forward(self, x1: Any, x2: Any) -> Tensor:
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Compare vectors, pair by pair."""
         return functional.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 

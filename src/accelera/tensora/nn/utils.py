@@ -40,7 +40,10 @@ def get_total_norm(
 
 
 def clip_grad_norm_(
-    parameters: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
 ) -> Tensor:
     """Scale gradients in place so that their norm together is at most `max_norm`.
 
@@ -75,7 +78,7 @@ def clip_grad_norm_(
     return total
 
 
-def clip_grad_value_(parameters: Any, clip_value: float) -> None:
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Limit each element of the gradients in place to the range from ``-clip_value`` to `clip_value`."""
     with no_grad():
         for grad in _grads(parameters):

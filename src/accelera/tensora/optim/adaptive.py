@@ -8,7 +8,7 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.tensora.autograd import no_grad
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.optim.optimizer import Optimizer, Params, State, as_state, zeros_like
 
 
@@ -92,14 +92,14 @@ class RMSprop(_ElementwiseOptimizer):
         if not group["alpha"] >= 0:
             raise ArgumentError(f"[RMSprop] alpha={group['alpha']}; give 0 or more")
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         names = ["square_avg"]
         names += ["momentum_buffer"] if group["momentum"] else []
         names += ["grad_avg"] if group["centered"] else []
         return {name: zeros_like(param) for name in names}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         square = state["square_avg"]
         _average(square, grad * grad, group["alpha"])
@@ -156,12 +156,12 @@ class Adagrad(_ElementwiseOptimizer):
             if not group[option] >= 0:
                 raise ArgumentError(f"[Adagrad] {option}={group[option]}; give 0 or more")
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         first = group["initial_accumulator_value"]
         return {"sum": as_state(native.full(param.shape, first, param.dtype, param.device))}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         rate = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
         state["sum"] += grad * grad
@@ -207,11 +207,11 @@ class Adadelta(_ElementwiseOptimizer):
         if not 0 <= group["rho"] <= 1:
             raise ArgumentError(f"[Adadelta] rho={group['rho']}; give a number in [0, 1]")
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         return {"square_avg": zeros_like(param), "acc_delta": zeros_like(param)}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         _average(state["square_avg"], grad * grad, group["rho"])
         size = native.sqrt(state["acc_delta"] + group["eps"]) / native.sqrt(
@@ -255,11 +255,11 @@ class Adamax(_ElementwiseOptimizer):
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, options)
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         return {"exp_avg": zeros_like(param), "exp_inf": zeros_like(param)}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         beta1, beta2 = group["betas"]
         _average(state["exp_avg"], grad, beta1)
@@ -328,11 +328,11 @@ class NAdam(_MomentOptimizer):
         if not group["momentum_decay"] >= 0:
             raise ArgumentError(f"[NAdam] momentum_decay={group['momentum_decay']}; give 0 or more")
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         return {"mu_product": 1.0, **super().new_state(param, group)}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         beta1, beta2 = group["betas"]
         step, decay = state["step"], group["momentum_decay"]
@@ -382,7 +382,7 @@ class RAdam(_MomentOptimizer):
         options |= {"decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize}
         super().__init__(params, options)
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         beta1, beta2 = group["betas"]
         step = state["step"]
@@ -428,11 +428,11 @@ class Lion(_ElementwiseOptimizer):
         options: dict[str, Any] = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, {**options, "decoupled_weight_decay": True, "maximize": maximize})
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         return {"exp_avg": zeros_like(param)}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         beta1, beta2 = group["betas"]
         average = state["exp_avg"]
@@ -476,11 +476,11 @@ class ASGD(_ElementwiseOptimizer):
         options = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize})
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         return {"eta": group["lr"], "mu": 1.0, "ax": zeros_like(param)}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         param *= 1 - group["lambd"] * state["eta"]
         param -= state["eta"] * grad
@@ -528,12 +528,12 @@ class Rprop(_ElementwiseOptimizer):
         if not 0 < low < 1 < high:
             raise ArgumentError(f"[Rprop] etas={group['etas']}; give one below 1 and one above")
 
-    def new_state(self, param: Any, group: dict[str, Any]) -> State:
+    def new_state(self, param: Tensor, group: dict[str, Any]) -> State:
         """Return the state of a parameter before its first step."""
         size = as_state(native.full(param.shape, group["lr"], param.dtype, param.device))
         return {"prev": zeros_like(param), "step_size": size}
 
-    def change(self, param: Any, grad: Any, state: State, group: dict[str, Any]) -> None:
+    def change(self, param: Tensor, grad: Tensor, state: State, group: dict[str, Any]) -> None:
         """Write the next step into one parameter and its state."""
         low, high = group["etas"]
         sign = native.sign(grad * state["prev"])

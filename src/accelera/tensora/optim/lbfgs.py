@@ -108,7 +108,7 @@ class LBFGS(Optimizer):
         for each, value in zip(self._params, values, strict=True):
             each.detach()[...] = value
 
-    def move(self, length: float, direction: Any) -> None:
+    def move(self, length: float, direction: Tensor) -> None:
         """Add a multiple of a direction to all parameters."""
         begin = 0
         for each in self._params:

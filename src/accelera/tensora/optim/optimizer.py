@@ -317,12 +317,12 @@ def _copy_state_value(name: str, value: Any, param: Any) -> Any:
     return as_state(native.copy(native.cast(value.detach(), param.dtype)))
 
 
-def as_state(tensor: Any) -> Tensor:
+def as_state(tensor: Tensor) -> Tensor:
     """Mark a tensor as optimizer state in `memory_stats`, and return it."""
     native.set_role(tensor, "optimizer")
     return tensor
 
 
-def zeros_like(param: Any) -> Tensor:
+def zeros_like(param: Tensor) -> Tensor:
     """State of zeros, of a parameter's shape and type."""
     return as_state(native.full(param.shape, 0, param.dtype, param.device))

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from accelera import stores
 from accelera.errors import ArgumentError, DTypeError, StateError, StoreError, StoreFormatError
@@ -24,6 +24,9 @@ from accelera.tensora.serialization.memory import (
     staged_bytes,
 )
 from accelera.tensora.typing import Device
+
+if TYPE_CHECKING:
+    from accelera.tensora.nn import Module
 
 _NAMES = {
     "bool": "BOOL",
@@ -294,7 +297,7 @@ def _copy_to_device(mapped: Any, device: Device) -> Any:
 # --- modules ----------------------------------------------------------------------------------------------
 
 
-def save_model(module: Any, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
+def save_model(module: Module, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
     """Write the parameters and persistent buffers of a module to a file, as `save_file` does.
 
     A tensor that has several names is written once, under the first in alphabetical order; the metadata has
@@ -323,7 +326,9 @@ def save_model(module: Any, path: str | os.PathLike[str], metadata: dict[str, st
     save_file({name: state[name] for name in kept if name not in twins}, path, {**(metadata or {}), **twins})
 
 
-def load_model(module: Any, path: str | os.PathLike[str], strict: bool = True) -> tuple[list[str], list[str]]:
+def load_model(
+    module: Module, path: str | os.PathLike[str], strict: bool = True
+) -> tuple[list[str], list[str]]:
     """Read the parameters and buffers of a module from a file, into the memory that they have.
 
     Elements of another type are converted. Nothing is changed if something does not fit.

@@ -1,0 +1,12 @@
+"""``api/`` names every public name with its signature: a change of the interface is a change of a file."""
+
+from __future__ import annotations
+
+from tools.api_surface import FOLDER, surface
+
+
+def test_the_files_are_those_of_the_sources() -> None:
+    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.txt")}
+    made = surface()
+    changed = sorted(name for name in {*kept, *made} if kept.get(name) != made.get(name))
+    assert changed == [], "the public interface changed: run `make api`, and review the difference"
