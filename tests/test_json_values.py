@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from accelera._json_values import is_finite_number, parse_json, shown
+from accelera._user_paths import user_path
 from accelera.errors import ArgumentError
-from accelera.json_values import is_finite_number, parse_json, shown
-from accelera.user_paths import user_path
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", "[" * 100_000, "9" * 5000, b'{"a": ' * 20_000])

@@ -45,7 +45,7 @@ TENSORA = (
 @functools.cache
 def doors() -> list[str]:
     """Return the dotted names of all front doors: packages, and the modules that users import."""
-    packages = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    packages = sorted(path.parent.name for path in PACKAGE.glob("[!_]*/__init__.py"))
     inner = [f"tensora.{name}" for name in TENSORA]
     found = ["accelera", *(f"accelera.{name}" for name in [*packages, *inner, *MODULES])]
     return [name for name in found if names_of(name)]

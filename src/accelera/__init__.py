@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from accelera.distribution import warn_of_conflict
+from accelera._distribution import warn_of_conflict
 
 if TYPE_CHECKING:
     from accelera import _package_types
@@ -212,7 +212,7 @@ def __getattr__(name: str) -> Any:
     try:
         package = importlib.import_module(f"accelera.{package_name}")
     except ImportError as error:
-        from accelera.extras import stand_in
+        from accelera._extras import stand_in
 
         return stand_in(name, error)
     value = package if name == package_name else getattr(package, name)

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from accelera._user_paths import user_path
 from accelera.errors import ArgumentError, SettingError
 from accelera.units import parse_fraction, parse_share
-from accelera.user_paths import user_path
 
 DirectIO = Literal["auto", "always", "never"]
 Progress = Literal["auto", "always", "never", "log"]

@@ -7,8 +7,8 @@ import numbers
 import re
 from collections.abc import Callable
 
+from accelera._json_values import shown
 from accelera.errors import ArgumentError
-from accelera.json_values import shown
 
 _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):

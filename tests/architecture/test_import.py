@@ -35,7 +35,7 @@ def test_reads_none_of_its_variables_and_sets_up_no_logging(tmp_path: Path) -> N
 def test_runs_no_other_file_of_its_own(tmp_path: Path) -> None:
     code = "import sys, accelera; print(*(name for name in sys.modules if name.startswith('accelera')))"
     loaded = run_python("-c", code, cwd=tmp_path).stdout.split()
-    assert sorted(loaded) == ["accelera", "accelera.distribution"]
+    assert sorted(loaded) == ["accelera", "accelera._distribution"]
 
 
 def test_every_name_resolves() -> None:

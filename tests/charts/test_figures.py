@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from accelera.charts import TITLES, figure_bytes, table_bytes, table_of
+from accelera._charts import TITLES, figure_bytes, table_bytes, table_of
 from accelera.errors import BackendMissingError
 from tests.charts.views import scores, views
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streamlit.elements import echarts_chart
 
-from accelera.charts import (
+from accelera._charts import (
     curves_chart,
     curves_legend,
     heatmap_chart,
@@ -19,7 +19,7 @@ from accelera.charts import (
     policy_bars,
     timeline_chart,
 )
-from accelera.plotting import MOST_LINES, dark_colours
+from accelera._plotting import MOST_LINES, dark_colours
 from tests.charts.views import NAMES, scores, views
 
 CHARTS = ("occupancy", "policies", "curves", "timeline", "heatmap")

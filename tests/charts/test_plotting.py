@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera import plotting as units
-from accelera.plotting import (
+from accelera import _plotting as units
+from accelera._plotting import (
     DARK,
     LIGHT,
     OKABE_ITO,

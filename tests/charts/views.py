@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from accelera._views import MeasuredTrace, WhatIf, curves_view, fit_view, scores_view, timeline_view
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Trace
-from accelera.views import MeasuredTrace, WhatIf, curves_view, fit_view, scores_view, timeline_view
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

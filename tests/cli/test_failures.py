@@ -94,7 +94,7 @@ def test_a_bug_says_that_it_is_one(case: Case, run: Run, monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("three over nothing")
 
-    monkeypatch.setattr("accelera.inventory.facts", broken)
+    monkeypatch.setattr("accelera._inventory.facts", broken)
     ran = run("info")
     assert ran.exit_code == ExitCode.UNEXPECTED
     assert "ZeroDivisionError: three over nothing" in ran.stderr

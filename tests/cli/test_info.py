@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import accelera
-from accelera.distribution import DISTRIBUTION
+from accelera._distribution import DISTRIBUTION
 from accelera.execution import HardwareCapabilities
 from accelera.memory import HostMemory
 from accelera.settings import SETTINGS
@@ -78,7 +78,7 @@ def test_settings_in_force_are_marked(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_control_group_limits_the_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelera.inventory.host_memory", lambda: ROOMY)
+    monkeypatch.setattr("accelera._inventory.host_memory", lambda: ROOMY)
     assert "3.0 GiB available of 64.0 GiB; control group allows 4.0 GiB" in run("info").stdout
     found = json.loads(run("info", "--json").stdout)
     assert found["memory"]["cgroup_limit_bytes"] == 4 * 2**30
@@ -113,7 +113,7 @@ def test_every_accelerator_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch, "get_device_module", lambda kind: object())
-    monkeypatch.setattr("accelera.inventory.get_device", lambda name: Card(name or "cuda:0"))
+    monkeypatch.setattr("accelera._inventory.get_device", lambda name: Card(name or "cuda:0"))
     ran = run("info")
     assert "cuda:1        cuda, 79.0 GiB available of 80.0 GiB" in ran.stdout
     assert [each["name"] for each in json.loads(run("info", "--json").stdout)["accelerators"]] == [

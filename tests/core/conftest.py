@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from accelera.distribution import DISTRIBUTION
+from accelera._distribution import DISTRIBUTION
 from tests.core.environment import closure, core_requirements, make_environment
 
 Ran = subprocess.CompletedProcess[str]

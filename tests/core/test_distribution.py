@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import accelera
-from accelera import inventory
-from accelera.distribution import DISTRIBUTION, conflict, install_command, warn_of_conflict
-from accelera.extras import EXTRAS
+from accelera import _inventory as inventory
+from accelera._distribution import DISTRIBUTION, conflict, install_command, warn_of_conflict
+from accelera._extras import EXTRAS
 from tests.core.environment import ROOT, pyproject
 
 TEXTS = [

@@ -12,8 +12,8 @@ from packaging.utils import canonicalize_name
 
 import accelera
 from accelera import interceptor
+from accelera._extras import EXTRAS, backend_missing, needed_for, require, stand_in
 from accelera.errors import BackendMissingError
-from accelera.extras import EXTRAS, backend_missing, needed_for, require, stand_in
 from tests.core.environment import ROOT, core_requirements, optional_requirements
 
 CORE = {
@@ -67,7 +67,7 @@ def test_the_error_names_operation_package_and_extra() -> None:
 
 
 def test_require_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelera.extras.find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr("accelera._extras.find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(
         BackendMissingError, match=re.escape("[op] needs torch; pip install 'accelera-engine[torch]'")
     ):
@@ -96,7 +96,7 @@ def test_a_name_is_looked_for_again_once_its_package_is_there(monkeypatch: pytes
     monkeypatch.delitem(vars(interceptor), "enable", raising=False)
     monkeypatch.delitem(vars(accelera), "enable", raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr("accelera.lazily.importlib.import_module", absent)
+        patch.setattr("accelera._lazily.importlib.import_module", absent)
         with pytest.raises(BackendMissingError, match=r"\[enable\] needs torch"):
             interceptor.enable()
     assert accelera.enable.__name__ == "enable"

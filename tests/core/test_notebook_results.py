@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 import accelera
 import accelera.tensora as ts
-from accelera.result_html import MemoryBar, result_html
+from accelera._result_html import MemoryBar, result_html
 
 TRACE = accelera.generate_synthetic_trace("MLP", num_layers=4, batch_size=8, mode="training")
 VALUES = np.ones((40, 30), np.float32)

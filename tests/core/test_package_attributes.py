@@ -54,7 +54,7 @@ def test_public_package_is_an_attribute_after_import(name: str) -> None:
 def test_import_alone_loads_no_package() -> None:
     code = "import sys, accelera; dir(accelera); print([n for n in sys.modules if n.startswith('accelera.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['accelera.distribution']"
+    assert done.stdout.strip() == "['accelera._distribution']"
 
 
 @pytest.mark.parametrize("name", ["offload", "capture", "estimate"])

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 import accelera as acc
+from accelera._progress import LogBar, TerminalBar, open_bar, with_progress
 from accelera.engine.report import ProgressObserver, progress_observer
-from accelera.progress import LogBar, TerminalBar, open_bar, with_progress
 
 A = np.ones((40, 30), np.float32)
 
@@ -99,7 +99,7 @@ def notebook(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setenv("ACCELERA_PROGRESS", "auto")
-    monkeypatch.setattr("accelera.progress._FRAME_S", 0.0)
+    monkeypatch.setattr("accelera._progress._FRAME_S", 0.0)
     return messages
 
 
@@ -131,7 +131,7 @@ def test_bar_of_unknown_total_shows_the_phase(notebook):
 
 def test_log_lines_report_progress(monkeypatch, caplog):
     monkeypatch.setenv("ACCELERA_PROGRESS", "log")
-    monkeypatch.setattr("accelera.progress.LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr("accelera._progress.LOG_INTERVAL_S", 0.0)
     with caplog.at_level(logging.INFO, logger="accelera.progress"):
         assert list(with_progress("abc", 3, "sweep", enabled=True)) == ["a", "b", "c"]
     assert isinstance(open_bar("sweep"), LogBar)

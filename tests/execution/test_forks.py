@@ -73,7 +73,7 @@ def test_children_of_forks_during_batches(library: str, tmp_path: Path) -> None:
 
 ORDERS = """
 import os, signal, sys, threading, time
-from accelera.fork_locks import ForkSafeLock
+from accelera._fork_locks import ForkSafeLock
 
 locks = [ForkSafeLock() for _ in range(3)]
 stop = threading.Event()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from accelera._logs import configure_logging
 from accelera.errors import DeviceError, SettingError
 from accelera.execution import (
     Decision,
@@ -25,7 +26,6 @@ from accelera.execution import (
 from accelera.execution.faults.breaker import Breaker
 from accelera.execution.faults.classify import FailureKind
 from accelera.execution.observability.telemetry import WINDOW, FallbackRate
-from accelera.logs import configure_logging
 from accelera.testing import BridgeGpu
 from tests.execution.stand_ins import square
 from tests.threads import run_in_threads

@@ -145,7 +145,7 @@ def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_pa
         pytest.skip("no shim was built for this torch")
     code = (
         "import sys\n"
-        "from accelera.inventory import facts\n"
+        "from accelera._inventory import facts\n"
         "told = facts()['interception']\n"
         "assert 'torch' not in sys.modules\n"
         "from accelera.interceptor import hooks\n"

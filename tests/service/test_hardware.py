@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from accelera.inventory import facts, without_paths
+from accelera._inventory import facts, without_paths
 from accelera.service import create_app, hardware
 from tests.service.asking import TestClient
 

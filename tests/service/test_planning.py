@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera import extras
+from accelera import _extras as extras
 from accelera.engine import MatrixEngine
 from accelera.service import ServiceLimits, ServiceSettings, create_app, model_schemas
 from accelera.service.configuration import checked_config

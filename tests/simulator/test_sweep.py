@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from accelera._plotting import MOST_LINES
 from accelera.errors import BackendMissingError, UnknownNameError
-from accelera.plotting import MOST_LINES
 from accelera.policy import POLICIES
 from accelera.simulator import (
     HIERARCHIES,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from accelera.atomic import sync
+from accelera._atomic import sync
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
 from accelera.stores.zarr import exchange

@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.memory import Compute
-from accelera.simulator import generate_synthetic_trace
-from accelera.trace import Occupancy, Trace
-from accelera.views import (
+from accelera._views import (
     CARDS,
     MACHINES,
     MODELS,
@@ -25,6 +21,10 @@ from accelera.views import (
     presets,
     timeline_view,
 )
+from accelera.errors import BudgetExceededError, UnknownNameError
+from accelera.memory import Compute
+from accelera.simulator import generate_synthetic_trace
+from accelera.trace import Occupancy, Trace
 
 GB = 10**9
 TRAIN: dict[str, Any] = {

@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.simulator import lower_bound, simulate, sweep
-from accelera.simulator.scorers import unit_scores
-from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import ROLES, Occupancy, Trace, stack_distances
-from accelera.views import (
+from accelera._views import (
     MeasuredTrace,
     WhatIf,
     comparison_view,
@@ -25,7 +21,11 @@ from accelera.views import (
     scores_view,
     timeline_view,
 )
-from accelera.views.occupancy import MOST_POINTS, thinned
+from accelera._views.occupancy import MOST_POINTS, thinned
+from accelera.simulator import lower_bound, simulate, sweep
+from accelera.simulator.scorers import unit_scores
+from accelera.simulator.time_steps import TimeSteps
+from accelera.trace import ROLES, Occupancy, Trace, stack_distances
 from tests.simulator.busy import traces
 from tests.simulator.traces import wild_records, wild_traces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accelera import generate_synthetic_trace, simulate_cache
-from accelera.plotting import LIGHT, policy_colours
+from accelera._plotting import LIGHT, policy_colours
 from tools.pictures.drawing import BLUE, GREEN, ORANGE, figure_svg, plain_figure, words_in
 from tools.pictures.ratios import saved
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from accelera.plotting import DARK, LIGHT, OKABE_ITO, dark_colours, text_colour
+from accelera._plotting import DARK, LIGHT, OKABE_ITO, dark_colours, text_colour
 
 FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, YELLOW = OKABE_ITO

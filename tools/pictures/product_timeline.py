@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera import MatrixEngine
+from accelera._plotting import LIGHT
 from accelera.devices import CpuDevice
-from accelera.plotting import LIGHT
 from accelera.stores import Layout, Region, Store, open_store
 from accelera.units import parse_bytes
 from tools.pictures.drawing import BLUE, ORANGE, SKY, figure_svg, plain_figure, words_in

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from accelera.plotting import LIGHT
+from accelera._plotting import LIGHT
 from tools.pictures.drawing import ORANGE, figure_svg, plain_figure, words_in
 
 LAYERS, WIDTH, VOCABULARY, BATCH, LENGTH = 6, 384, 4000, 8, 256

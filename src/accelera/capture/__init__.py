@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelera.extras import transformers_for
-from accelera.lazily import make_callable, opened
+from accelera._extras import transformers_for
+from accelera._lazily import make_callable, opened
 
 if TYPE_CHECKING:
     from accelera.capture.api import CapturedScript as CapturedScript

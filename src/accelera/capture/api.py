@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._extras import require
 from accelera.capture.program import UserProgram
-from accelera.extras import require
 from accelera.trace import Occupancy, Trace
 
 if TYPE_CHECKING:

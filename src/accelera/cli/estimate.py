@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from accelera._extras import is_there, require
+from accelera._offloaded_phases import as_dict, offloads
 from accelera.cli.options import Json, checked_budget, is_python_name, python_object
 from accelera.errors import AcceleraError
-from accelera.extras import is_there, require
-from accelera.offloaded_phases import as_dict, offloads
 
 if TYPE_CHECKING:
     from accelera.estimate import Estimate

@@ -20,7 +20,7 @@ def info(as_json: Json = False) -> None:
     Processors, memory and the limits that control groups put on them, the budget that follows,
     the tiers, optional packages and the settings in force.
     """
-    from accelera.inventory import facts
+    from accelera._inventory import facts
 
     found = facts()
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(_lines(found)))

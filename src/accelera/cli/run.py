@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from accelera._text_table import text_table
 from accelera.capture import UserProgram, is_own
 from accelera.cli import options
 from accelera.cli.failures import exit_code_of
 from accelera.errors import AcceleraError
 from accelera.settings import current
-from accelera.text_table import text_table
 from accelera.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

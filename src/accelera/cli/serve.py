@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
+from accelera._extras import require
 from accelera.cli.options import Json
 from accelera.errors import ArgumentError
-from accelera.extras import require
 
 Host = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen; beyond this machine with a token.")

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from accelera._extras import is_there, needed_for
 from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice
 from accelera.devices.simulated import SimulatedDevice
 from accelera.errors import DeviceError, UnknownNameError
-from accelera.extras import is_there, needed_for
 from accelera.settings import current
 
 if TYPE_CHECKING:

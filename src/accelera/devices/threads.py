@@ -12,9 +12,9 @@ import math
 import os
 from collections.abc import Callable, Iterator
 
+from accelera._thread_limits import ThreadLimits
 from accelera.errors import ArgumentError
 from accelera.memory import cgroup_processors
-from accelera.thread_limits import ThreadLimits
 
 
 def usable_processors(proc: str = "/proc") -> int:

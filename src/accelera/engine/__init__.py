@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from accelera._lazily import opened
 from accelera.engine.registry import register_product
-from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.engine.calibration import DiskRates as DiskRates

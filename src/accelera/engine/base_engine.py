@@ -9,6 +9,8 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
+from accelera._extras import is_loaded
+from accelera._logs import configure_logging, logger
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
 from accelera.engine.distributed import TEN_GIGABIT_BYTES_PER_S, DistributedMatmul, executor_on
@@ -36,8 +38,6 @@ from accelera.engine.report import RunObserver, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError, StateError
-from accelera.extras import is_loaded
-from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget, Hierarchy, MemoryManager, Tier
 from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan, as_saved
 from accelera.settings import current_value

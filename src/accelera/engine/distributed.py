@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import numpy as np
 
+from accelera._logs import logger
 from accelera.devices import Device, get_device, usable_processors
 from accelera.engine.blocks import (
     USUAL_BLOCKS,
@@ -41,7 +42,6 @@ from accelera.engine.options import RUNTIME_BYTES, MemorySplit, OperationOptions
 from accelera.engine.report import DeviceRun, Progress, RunReport
 from accelera.engine.runner import Kernel, RunControl
 from accelera.errors import ArgumentError, BudgetExceededError, StoreError, UnknownNameError
-from accelera.logs import logger
 from accelera.memory import MemoryManager
 from accelera.plan import DevicePlacement, DevicePlan, Pattern, Plan, PlanStep
 from accelera.plan.saved_choices import require_exact_cover

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, final
 
+from accelera._logs import logger
 from accelera.devices import Device, get_device
 from accelera.engine.blocks import (
     USUAL_BLOCKS,
@@ -44,7 +45,6 @@ from accelera.errors import (
 )
 from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
 from accelera.execution import Kernel as Function
-from accelera.logs import logger
 from accelera.memory import MemoryManager
 from accelera.plan import (
     DevicePlacement,

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from accelera._json_values import parse_json
 from accelera.engine.operands import differences
 from accelera.errors import StoreChangedError, StoreError
-from accelera.json_values import parse_json
 from accelera.plan import Spans
 
 _Face = tuple[int, bool, int, Spans]

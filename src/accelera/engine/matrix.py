@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
+from accelera._extras import require
+from accelera._lazily import LazyModule
+from accelera._result_html import result_html
 from accelera.devices import present_accelerator
 from accelera.engine.operands import broadcast_shape
 from accelera.engine.registry import default_product, register_wrapper
 from accelera.errors import DeviceError, ShapeError
-from accelera.extras import require
-from accelera.lazily import LazyModule
-from accelera.result_html import result_html
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, Final, final
 import ml_dtypes
 import numpy as np
 
+from accelera._extras import require
 from accelera.errors import DTypeError
-from accelera.extras import require
 
 Array = np.ndarray[Any, Any]
 DType = np.dtype[Any]

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from accelera._extras import is_loaded
+from accelera._logs import logger
+from accelera._progress import load_display, progress_is_shown
 from accelera.devices import Device, get_device
 from accelera.engine import evaluate as evaluation
 from accelera.engine.evaluate import in_ram
@@ -21,11 +24,8 @@ from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport, progress_observer
 from accelera.errors import ArgumentError, BudgetExceededError
-from accelera.extras import is_loaded
-from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Eviction, Objective, Plan, as_saved
-from accelera.progress import load_display, progress_is_shown
 from accelera.settings import current
 from accelera.stores import Store, is_tensor, load_format
 

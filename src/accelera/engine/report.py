@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from accelera._progress import ProgressBar, load_display, open_bar, progress_is_shown
+from accelera._result_html import MemoryBar, result_html
 from accelera.plan import Plan
-from accelera.progress import ProgressBar, load_display, open_bar, progress_is_shown
-from accelera.result_html import MemoryBar, result_html
 from accelera.units import format_bytes, format_seconds
 
 

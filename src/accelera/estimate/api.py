@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from accelera._extras import require
 from accelera.estimate.report import Estimate
-from accelera.extras import require
 from accelera.memory import host_memory
 from accelera.units import parse_limit
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
+from accelera._extras import require
 from accelera.capture import capture
 from accelera.errors import ArgumentError
-from accelera.extras import require
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
 from accelera.trace import Trace

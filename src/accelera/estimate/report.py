@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from accelera._result_html import MemoryBar, result_html
+from accelera._text_table import text_table
 from accelera.errors import UnknownNameError
-from accelera.result_html import MemoryBar, result_html
-from accelera.text_table import text_table
 from accelera.trace import Trace
 from accelera.units import format_bytes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accelera._lazily import opened
 from accelera.execution.kernel import kernel as kernel  # now: the file, once loaded, would take its name
-from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.execution.arguments import WorkloadProfile as WorkloadProfile

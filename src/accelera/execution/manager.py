@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, final
 
+from accelera._logs import configure_logging
 from accelera.errors import ArgumentError, DeviceError
 from accelera.execution.arguments import (
     Fallback,
@@ -62,7 +63,6 @@ from accelera.execution.streaming.stream import TaskStream, open_stream
 from accelera.execution.streaming.thread_bound import is_thread_bound
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.retry import Retry
-from accelera.logs import configure_logging
 from accelera.settings import StrategyName, current_value
 from accelera.units import format_bytes, parse_limit
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
 
+from accelera._result_html import result_html
 from accelera.execution.faults.classify import add_note
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
-from accelera.result_html import result_html
 from accelera.units import format_seconds
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accelera._lazily import opened
 from accelera.capture import CapturedScript, capture, capture_script, live_bytes, peak_live_bytes
 from accelera.estimate import Estimate, Phase, estimate, predict_compile
-from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.interceptor.api import accelera_matmul as accelera_matmul

@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from accelera._user_paths import user_path
 from accelera.devices import get_device, present_accelerator
 from accelera.errors import SettingError
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.settings import current
 from accelera.units import parse_limit
-from accelera.user_paths import user_path
 
 Amount = int | float | str
 Route = Literal["direct", "chunked", "spilled"]

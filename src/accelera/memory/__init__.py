@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelera.lazily import opened
+from accelera._lazily import opened
 
 if TYPE_CHECKING:
     from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES

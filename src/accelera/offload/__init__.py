@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelera.lazily import make_callable, opened
+from accelera._lazily import make_callable, opened
 
 if TYPE_CHECKING:
     from accelera.offload.api import offload as offload

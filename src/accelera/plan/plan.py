@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any, final
 
-from accelera.atomic import atomic_write
+from accelera._atomic import atomic_write
+from accelera._json_values import parse_json
+from accelera._result_html import MemoryBar, result_html
+from accelera._user_paths import user_path
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.json_values import parse_json
 from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.limits import Eviction
 from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Part, Pass, Pattern, Repeat
-from accelera.result_html import MemoryBar, result_html
 from accelera.trace import Trace
 from accelera.units import format_bytes, format_seconds
-from accelera.user_paths import user_path
 
 FORMAT = 1
 _FIELDS: dict[str, tuple[type, ...]] = {

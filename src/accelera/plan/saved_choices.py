@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from accelera._json_values import shown
 from accelera.errors import StoreFormatError
-from accelera.json_values import shown
 
 _LARGEST = 1 << 62
 """Upper end of the range of every number, which fits 64-bit arithmetic."""

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from accelera.charts import budget_mark, occupancy_chart, policy_bars
-from accelera.plotting import format_budget, format_count, format_ratio, format_size
-from accelera.trace import Occupancy, Trace
-from accelera.views import (
+from accelera._charts import budget_mark, occupancy_chart, policy_bars
+from accelera._plotting import format_budget, format_count, format_ratio, format_size
+from accelera._views import (
     MeasuredTrace,
     ViewJson,
     WhatIf,
@@ -20,6 +19,7 @@ from accelera.views import (
     scores_view,
     timeline_view,
 )
+from accelera.trace import Occupancy, Trace
 
 LARGEST = 12
 """Tensors that are named of those alive at the peak."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from accelera.lazily import opened
+from accelera._lazily import opened
 from accelera.service.settings import ServiceLimits, ServiceSettings
 
 if TYPE_CHECKING:

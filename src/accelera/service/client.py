@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from accelera._extras import needed_for
+from accelera._json_values import shown
 from accelera.errors import ArgumentError, JobError, ServiceError, ServiceUnreachableError
-from accelera.extras import needed_for
-from accelera.json_values import shown
 from accelera.service.settings import ENDED
 from accelera.settings import current_value
 

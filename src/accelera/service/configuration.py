@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from accelera._json_values import is_finite_number, shown
 from accelera.errors import ArgumentError
-from accelera.json_values import is_finite_number, shown
 
 CONFIG_BYTES = 65_536
 """Of a configuration as JSON."""

@@ -53,7 +53,7 @@ async def hardware(request: Request) -> Response:
 
 
 def _read_inventory() -> bytes:
-    command = [sys.executable, "-m", "accelera.inventory"]
+    command = [sys.executable, "-m", "accelera._inventory"]
     try:
         process = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from accelera._offloaded_phases import OffloadedPhase, as_dict, offloads
+from accelera._plotting import format_size
 from accelera.errors import AcceleraError, ArgumentError, BudgetExceededError
-from accelera.offloaded_phases import OffloadedPhase, as_dict, offloads
-from accelera.plotting import format_size
 from accelera.service.database import Database
 from accelera.service.model_schemas import (
     Capturing,

@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 from fastapi import APIRouter, Body, Request, Response
 
-from accelera.extras import require
+from accelera._extras import require
 from accelera.service.database import Database
 from accelera.service.model_schemas import Capturing, Estimating, OffloadPlanning, Planning, ProductPlanning
 from accelera.service.problems import documented

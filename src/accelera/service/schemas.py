@@ -18,12 +18,12 @@ from pydantic import (
     model_validator,
 )
 
+from accelera._views import MACHINES, WhatIf
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.policy import POLICIES
 from accelera.simulator import HIERARCHIES, SCORERS, expected_accesses, generate_synthetic_trace
 from accelera.trace import Trace
 from accelera.units import parse_share
-from accelera.views import MACHINES, WhatIf
 
 _SIZE = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B|%)?$"
 _BYTES = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B)?$"

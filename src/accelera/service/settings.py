@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
+from accelera._json_values import parse_json
 from accelera.errors import ArgumentError, SettingError
-from accelera.json_values import parse_json
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted"})
 """States in which a job stays until it is run again."""

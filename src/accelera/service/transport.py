@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import httpx
 
+from accelera._json_values import parse_json, shown
 from accelera.errors import ArgumentError, ServiceError, ServiceUnreachableError
-from accelera.json_values import parse_json, shown
 
 _REMEDIES = {
     HTTPStatus.UNAUTHORIZED: "give the token that the service was started with",

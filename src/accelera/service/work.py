@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelera._views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.service.database import Database, StoredTrace
 from accelera.service.history import Summary, summary_of
@@ -29,7 +30,6 @@ from accelera.service.settings import ServiceLimits
 from accelera.simulator import Sweep, advise, bound_curve, lower_bound, sweep
 from accelera.simulator.presets import capacity_of
 from accelera.trace import Trace, read_trace
-from accelera.views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 
 OnProgress = Callable[[float, str], None]
 """Called with the progress of the work, from 0 to 1, and a text that says what is being done."""

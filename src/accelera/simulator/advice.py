@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
+from accelera._result_html import MemoryBar, result_html
 from accelera.errors import ArgumentError, UnknownNameError
-from accelera.result_html import MemoryBar, result_html
 from accelera.units import format_bytes, format_seconds
 
 

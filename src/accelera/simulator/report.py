@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera._native import ReplayHistory
+from accelera._result_html import MemoryBar, result_html
+from accelera._text_table import text_table
 from accelera.memory import Hierarchy
-from accelera.result_html import MemoryBar, result_html
-from accelera.text_table import text_table
 from accelera.trace import Trace
 from accelera.units import format_bytes, format_seconds
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._extras import require
+from accelera._plotting import format_size
 from accelera.errors import ArgumentError
-from accelera.extras import require
 from accelera.memory import Hierarchy
-from accelera.plotting import format_size
 from accelera.policy import POLICIES, needs
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report

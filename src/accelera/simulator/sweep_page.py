@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.plotting import (
+from accelera._plotting import (
     DARK,
     LIGHT,
     Box,

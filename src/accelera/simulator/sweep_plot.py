@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._extras import needed_for
+from accelera._plotting import LIGHT, TextSize, text_colour
+from accelera._text_table import text_table
 from accelera.errors import ArgumentError
-from accelera.extras import needed_for
-from accelera.plotting import LIGHT, TextSize, text_colour
 from accelera.simulator.sweep_page import EXPLANATION, Curves, SweepScales, sweep_page
-from accelera.text_table import text_table
 from accelera.units import format_bytes
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accelera._extras import needed_for
+from accelera._progress import with_progress
+from accelera._result_html import page_html
 from accelera.errors import ArgumentError, UnknownNameError
-from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
-from accelera.progress import with_progress
-from accelera.result_html import page_html
 from accelera.simulator.lower_bounds import bound_curve
 from accelera.simulator.max_batch import added_wait
 from accelera.simulator.presets import capacity_of, hierarchy_of

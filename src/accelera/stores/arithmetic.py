@@ -7,8 +7,8 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera._lazily import LazyModule
 from accelera.errors import DTypeError
-from accelera.lazily import LazyModule
 
 _ENGINE = LazyModule("accelera.engine")
 

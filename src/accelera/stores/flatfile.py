@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, NoReturn, final
 import numpy as np
 
 from accelera import _native
+from accelera._similar import files_like
 from accelera.errors import StoreChangedError, StoreError, StoreFormatError
-from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import (

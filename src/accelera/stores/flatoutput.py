@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import keep_mode, publish
+from accelera._atomic import keep_mode, publish
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.flatfile import FlatFile, Placement, read_at

@@ -17,7 +17,8 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import sync
+from accelera._atomic import sync
+from accelera._extras import needed_for
 from accelera.errors import (
     AcceleraError,
     DTypeError,
@@ -26,7 +27,6 @@ from accelera.errors import (
     StoreFormatError,
     UnknownNameError,
 )
-from accelera.extras import needed_for
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.contract import Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import keep_mode, sync
+from accelera._atomic import keep_mode, sync
 from accelera.errors import (
     ArgumentError,
     DTypeError,

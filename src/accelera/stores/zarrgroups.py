@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelera.atomic import atomic_write
+from accelera._atomic import atomic_write
+from accelera._json_values import parse_json
 from accelera.errors import StoreError
-from accelera.json_values import parse_json
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """Attribute in which xarray keeps the names of the dimensions of an array in format 2."""

@@ -19,10 +19,10 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.atomic import sync
+from accelera._atomic import sync
+from accelera._extras import needed_for
+from accelera._json_values import parse_json
 from accelera.errors import BackendMissingError, StoreChangedError, StoreError, StoreFormatError
-from accelera.extras import needed_for
-from accelera.json_values import parse_json
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
 from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.contract import Layout

@@ -10,8 +10,8 @@ import secrets
 import threading
 from typing import Any
 
+from accelera._json_values import shown
 from accelera.errors import ArgumentError, DTypeError
-from accelera.json_values import shown
 from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.python_calls import current
 from accelera.tensora.typing import DTypeLike

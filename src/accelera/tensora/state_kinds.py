@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from accelera._json_values import shown
 from accelera.errors import ArgumentError
-from accelera.json_values import shown
 from accelera.tensora.core import Tensor
 
 _LARGEST = 1 << 64

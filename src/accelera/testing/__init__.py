@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelera.extras import require
-from accelera.lazily import opened
+from accelera._extras import require
+from accelera._lazily import opened
 
 require("testing", "pytest", "hypothesis")
 

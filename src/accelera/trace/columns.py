@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accelera._json_values import shown
 from accelera.errors import ArgumentError, DTypeError, ShapeError
-from accelera.json_values import shown
 from accelera.trace.access import ROLES, Access, Kind
 
 Columns = Mapping[str, Any]

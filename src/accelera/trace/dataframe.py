@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from accelera._extras import needed_for
+from accelera._json_values import shown
 from accelera.errors import ShapeError, TraceFormatError
-from accelera.extras import needed_for
-from accelera.json_values import shown
 from accelera.trace.access import ROLES, Kind
 from accelera.trace.columns import AN_AMOUNT, BadCell, checked_columns, is_amount
 from accelera.trace.reuse import FIRST, stack_distances

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accelera.result_html import result_html
+from accelera._result_html import result_html
 from accelera.trace.access import Access, Kind
 from accelera.trace.columns import arguments_of, checked_columns
 from accelera.trace.dataframe import columns_of_frame, frame_of, model_type_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.charts import figure_bytes, table_bytes
-from accelera.charts.figures import TITLES, Kind
+from accelera._charts import figure_bytes, table_bytes
+from accelera._charts.figures import TITLES, Kind
+from accelera._extras import require
 from accelera.errors import BackendMissingError
-from accelera.extras import require
 from accelera.report import report_page
 from accelera.ui.connection import service
 from accelera.ui.failures import failures_shown, message_of

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from accelera._plotting import format_ratio
 from accelera.errors import ServiceError
-from accelera.plotting import format_ratio
 from accelera.service.client import PastRun
 from accelera.ui.connection import ask, service
 from accelera.ui.failures import failures_shown, message_of

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from accelera._plotting import format_budget, format_count, format_size
 from accelera.errors import ServiceError
-from accelera.plotting import format_budget, format_count, format_size
 from accelera.ui.connection import ask, progress_in, service
 from accelera.ui.exports import keep_and_export
 from accelera.ui.failures import failures_shown, message_of

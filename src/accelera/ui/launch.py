@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from accelera.extras import require
+from accelera._extras import require
 from accelera.settings import child_environment
 
 SCRIPT = Path(__file__).with_name("main.py")

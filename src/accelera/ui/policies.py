@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.charts import (
+from accelera._charts import (
     CURVES_HEIGHT,
     bars_height,
     curves_chart,
@@ -15,7 +15,7 @@ from accelera.charts import (
     policy_bars,
     policy_label,
 )
-from accelera.plotting import format_size
+from accelera._plotting import format_size
 from accelera.policy import POLICIES
 from accelera.ui.connection import ask
 from accelera.ui.controls import BOUND, show_stored, stored_trace

@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.plotting import format_budget
+from accelera._plotting import format_budget
 from accelera.units import parse_bytes
 
 MOST_BYTES = 100_000

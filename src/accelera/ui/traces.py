@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from accelera._plotting import format_size
 from accelera.errors import ServiceError
-from accelera.plotting import format_size
 from accelera.service.client import TraceRecord
 from accelera.ui.connection import answers, service
 from accelera.ui.failures import failures_shown, message_of

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from accelera.extras import EXTRAS, _StandIn, is_installed, is_there
+from accelera._extras import EXTRAS, _StandIn, is_installed, is_there
 
 assert not any(is_there(module) for modules in EXTRAS.values() for module in modules)
 assert not any(map(is_installed, EXTRAS))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from accelera._user_paths import user_path
 from accelera.trace import content_hash, read_trace, write_trace
-from accelera.user_paths import user_path
 from tests.fuzz.harness import fuzz_target, temporary_file, temporary_folder, text_of
 
 MOST_EVENTS_IN_LAW = 2000

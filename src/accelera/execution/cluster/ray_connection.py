@@ -12,9 +12,9 @@ from numbers import Real
 from typing import Any, Final, final
 
 import accelera
+from accelera._extras import needed_for
 from accelera.errors import ArgumentError, ClusterError
 from accelera.execution.cluster.contract import last_line
-from accelera.extras import needed_for
 
 
 def check_amounts(op: str, resources: Any, **amounts: Any) -> None:

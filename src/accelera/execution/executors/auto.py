@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, final
 
+from accelera._fork_locks import ForkSafeLock
 from accelera.errors import UnknownNameError
 from accelera.execution.arguments import asked_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, CpuExecutor, outputs_of
@@ -17,7 +18,6 @@ from accelera.execution.hardware.cpu_share import cores_here, process_share
 from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of, name_of
 from accelera.execution.tasks.queue import TaskQueue
 from accelera.execution.tasks.run import run_lane
-from accelera.fork_locks import ForkSafeLock
 
 if TYPE_CHECKING:
     from accelera.execution.executors.processes.executor import ProcessesExecutor

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
+from accelera._fork_locks import ForkSafeLock
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
-from accelera.fork_locks import ForkSafeLock
 
 SAMPLE_PERIOD_S: Final = 3e-3
 """Seconds between two samples until the answer is known."""

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
 
+from accelera._extras import require
 from accelera.devices import Device, get_device
 from accelera.errors import ArgumentError, DeviceError, UnknownNameError
 from accelera.execution.faults.batch_size import MemoryModel
 from accelera.execution.kernel import FUNCTIONS_KEPT, GpuBatch, LruDict, name_of
 from accelera.execution.strategy.memory_limit import bytes_of
 from accelera.execution.tasks.run import CatchingFunction
-from accelera.extras import require
 from accelera.units import parse_limit
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from accelera._extras import is_there, loaded_module
+from accelera._fork_locks import IMPORTING
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.cpu_share import usable_cores
-from accelera.extras import is_there, loaded_module
-from accelera.fork_locks import IMPORTING
 from accelera.memory import host_memory
 from accelera.settings import gpus_in_bus_order, visible_gpus
 

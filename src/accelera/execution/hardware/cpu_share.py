@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from accelera.extras import loaded_module
-from accelera.fork_locks import IMPORTING
-from accelera.thread_limits import ThreadLimits
+from accelera._extras import loaded_module
+from accelera._fork_locks import IMPORTING
+from accelera._thread_limits import ThreadLimits
 
 if TYPE_CHECKING:
     from accelera.devices import CpuDevice

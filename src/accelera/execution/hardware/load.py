@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
+from accelera._extras import loaded_module
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
-from accelera.extras import loaded_module
 from accelera.memory import host_memory
 
 Value = TypeVar("Value")

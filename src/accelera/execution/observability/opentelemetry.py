@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from accelera._extras import needed_for
 from accelera.execution.observability.observer import Observer
 from accelera.execution.strategy.strategy import Decision
-from accelera.extras import needed_for
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

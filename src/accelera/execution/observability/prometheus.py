@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary, WeakMethod
 
+from accelera._extras import needed_for
+from accelera._fork_locks import ForkSafeLock
 from accelera.errors import ArgumentError
 from accelera.execution.faults.classify import FailureKind as Failure
 from accelera.execution.faults.classify import kind_of
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import WINDOW
 from accelera.execution.strategy.strategy import StrategyKind
-from accelera.extras import needed_for
-from accelera.fork_locks import ForkSafeLock
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

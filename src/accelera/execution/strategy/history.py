@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from accelera.atomic import atomic_write
-from accelera.distribution import DISTRIBUTION
+from accelera._atomic import atomic_write
+from accelera._distribution import DISTRIBUTION
+from accelera._fork_locks import ForkSafeLock
+from accelera._json_values import parse_json
 from accelera.errors import ArgumentError
 from accelera.execution.arguments import WorkloadProfile
 from accelera.execution.hardware.capabilities import HardwareCapabilities, model_name
 from accelera.execution.kernel import key_of
 from accelera.execution.strategy.rates import DeviceRates, RateEstimate, RateModel
 from accelera.execution.strategy.strategy import Decision
-from accelera.fork_locks import ForkSafeLock
-from accelera.json_values import parse_json
 from accelera.settings import cache_folder
 
 _LIBRARIES = (DISTRIBUTION.replace("-", "_"), "numpy", "scipy", "torch")

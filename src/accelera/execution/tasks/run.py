@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
+from accelera._extras import loaded_module
 from accelera.errors import DeviceError
 from accelera.execution.hardware.cpu_share import core_share, thread_share
 from accelera.execution.kernel import GpuBatch, Kernel
 from accelera.execution.tasks.queue import TaskQueue, TaskRange
 from accelera.execution.tasks.retry import RetryLoop, apply
 from accelera.execution.tasks.torch_modes import torch_modes
-from accelera.extras import loaded_module
 
 Returned = TypeVar("Returned")
 

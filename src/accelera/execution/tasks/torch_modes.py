@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelera.extras import loaded_module
+from accelera._extras import loaded_module
 
 
 def torch_modes() -> list[tuple[Any, tuple[Any, ...]]]:

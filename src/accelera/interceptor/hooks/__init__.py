@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.extras import needed_for
+from accelera._extras import needed_for
 
 with needed_for("interception"):
     from accelera.interceptor.hooks.dispatch import original, passing

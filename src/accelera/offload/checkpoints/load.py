@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from accelera._extras import transformers_for
 from accelera.capture import default_dtype
 from accelera.errors import (
     ArgumentError,
@@ -24,7 +25,6 @@ from accelera.errors import (
     StoreFormatError,
     UnknownNameError,
 )
-from accelera.extras import transformers_for
 from accelera.memory import PoolBlock
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import row_parts

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import nn
 
-from accelera.atomic import atomic_write
+from accelera._atomic import atomic_write
+from accelera._json_values import parse_json, shown
 from accelera.errors import DTypeError, StoreError, StoreFormatError
-from accelera.json_values import parse_json, shown
 from accelera.offload.backing import FileRegion, OpenFile
 from accelera.offload.tensor import OffloadedTensor, as_mapped
 from accelera.stores import TensorEntry, tensor_entries

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import torch
 
+from accelera._progress import ProgressBar, open_bar, progress_is_shown
 from accelera.capture.lazy_layers import refuse_lazy_layers
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
 from accelera.offload.block_layout import FINER, block_bytes_of
@@ -22,7 +23,6 @@ from accelera.offload.planning.dry_run import DryRun, DryRunSetup, dry_run, larg
 from accelera.offload.planning.plan import OffloadPlan, OffloadRates
 from accelera.offload.planning.pool_replay import replay
 from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices, usual_prices
-from accelera.progress import ProgressBar, open_bar, progress_is_shown
 from accelera.units import format_bytes
 
 PATIENCE_S = 1.0

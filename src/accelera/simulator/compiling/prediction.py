@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from accelera._text_table import text_table
 from accelera.simulator.compiling.budget_fit import FITS, INFEASIBLE, Fit, TracedBudgetPlan
 from accelera.simulator.compiling.figure import Figure, Source, as_json
 from accelera.simulator.compiling.max_batch import BudgetLimit
 from accelera.simulator.compiling.timing import StepTime, TimePrediction
-from accelera.text_table import text_table
 from accelera.trace import Kind, Occupancy, Trace, largest_op
 
 TOP = 20

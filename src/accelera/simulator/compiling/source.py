@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from accelera._text_table import text_table
 from accelera.errors import UnknownNameError
 from accelera.simulator.compiling.figure import Figure, as_json
 from accelera.simulator.compiling.source_reader import (
@@ -17,7 +18,6 @@ from accelera.simulator.compiling.source_reader import (
     SourceOperation,
     read_python,
 )
-from accelera.text_table import text_table
 
 _COMMENTS_AND_TEXTS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 _WORDS = {

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._extras import needed_for
 from accelera.errors import ArgumentError
-from accelera.extras import needed_for
 from accelera.policy import access_signatures, occurrences
 from accelera.simulator.scorers.model_text import checked_model_text
 from accelera.trace import NEVER, ROLES, Trace, stack_distances

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera import settings
+from accelera._extras import needed_for
+from accelera._json_values import parse_json
 from accelera.errors import ArgumentError, ScorerError
-from accelera.extras import needed_for
-from accelera.json_values import parse_json
 from accelera.policy import heuristic_scores
 from accelera.trace import Trace, content_hash, stack_distances
 

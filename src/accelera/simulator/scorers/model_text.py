@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from accelera._json_values import shown
 from accelera.errors import ArgumentError
-from accelera.json_values import shown
 
 _MOST_LEAVES = 1 << 16
 _INTEGER = re.compile(r"-?[0-9]{1,18}")

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from accelera.distribution import install_command
+from accelera._distribution import install_command
+from accelera._extras import needed_for
 from accelera.errors import ArgumentError, BackendMissingError, ShapeError, StateError
-from accelera.extras import needed_for
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.distributed.nccl import NcclCommunicator
 from accelera.tensora.typing import Device

@@ -7,8 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelera._extras import needed_for
 from accelera.errors import ArgumentError
-from accelera.extras import needed_for
 from accelera.tensora.lowering.program import capture_program
 from accelera.tensora.nn.module import Module
 

@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from accelera._json_values import is_finite_number, parse_json, shown
 from accelera.errors import ArgumentError, MissingFileError, ShapeError
-from accelera.json_values import is_finite_number, parse_json, shown
 from accelera.tensora import dtypes, sort_search
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.autograd import no_grad

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from accelera._json_values import is_finite_number, shown
 from accelera.errors import ArgumentError, ShapeError
-from accelera.json_values import is_finite_number, shown
 from accelera.tensora import dtypes
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.core import DType, Tensor, native

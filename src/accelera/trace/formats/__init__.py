@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelera.atomic import atomic_write
+from accelera._atomic import atomic_write
+from accelera._extras import needed_for
+from accelera._similar import files_like
+from accelera._user_paths import user_path
 from accelera.errors import MissingFileError, StoreError, TraceFormatError, UnknownNameError
-from accelera.extras import needed_for
-from accelera.similar import files_like
 from accelera.trace.formats.compressed import SUFFIX, compress, decompressed, is_compressed
 from accelera.trace.trace import Trace
-from accelera.user_paths import user_path
 
 
 @dataclass(frozen=True)

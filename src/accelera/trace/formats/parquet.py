@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from accelera._json_values import parse_json
 from accelera.errors import TraceFormatError
-from accelera.json_values import parse_json
 from accelera.trace.dataframe import STORED, codes_and_values, numbers
 from accelera.trace.formats.tables import facts_of, trace_of, trace_of_table
 from accelera.trace.trace import Trace

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._json_values import shown
 from accelera.errors import TraceFormatError
-from accelera.json_values import shown
 from accelera.trace.columns import MOST_STEPS, most_steps
 from accelera.trace.dataframe import Label, columns_of_frame, idle_steps, model_type_of
 from accelera.trace.trace import Trace, content_hash

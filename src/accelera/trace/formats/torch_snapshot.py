@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelera._json_values import shown
 from accelera._native import find_oversized_opcode
 from accelera.errors import TraceFormatError
-from accelera.json_values import shown
 from accelera.trace.access import Kind
 from accelera.trace.columns import BadCell
 from accelera.trace.formats.json import document_of

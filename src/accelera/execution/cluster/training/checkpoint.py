@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from accelera.atomic import atomic_write
+from accelera._atomic import atomic_write
+from accelera._user_paths import user_path
 from accelera.errors import ArgumentError, StoreError, UnknownNameError
-from accelera.user_paths import user_path
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, final
 
-from accelera.distribution import install_command
+from accelera._distribution import install_command
+from accelera._extras import require
 from accelera.errors import ArgumentError, BackendMissingError, ClusterError
 from accelera.execution.cluster.contract import last_line, pack_function, unpack
 from accelera.execution.cluster.ray_connection import check_amounts, check_versions, import_ray, own_versions
@@ -29,7 +30,6 @@ from accelera.execution.cluster.training.checkpoint import (
 )
 from accelera.execution.cluster.training.rank import Rank
 from accelera.execution.faults.classify import add_note
-from accelera.extras import require
 
 
 def failure_of(error: Any, name: str, max_failures: int) -> Exception:

@@ -8,7 +8,7 @@ import sysconfig
 from importlib.machinery import ModuleSpec
 from typing import Final, final
 
-from accelera.fork_locks import ForkSafeLock
+from accelera._fork_locks import ForkSafeLock
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, NamedTuple, final
 
-from accelera.extras import loaded_module
+from accelera._extras import loaded_module
 
 _DEFAULT_DTYPE: Final = "float32"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from accelera._extras import stand_in
 from accelera.errors import BackendMissingError
-from accelera.extras import stand_in
 
 if TYPE_CHECKING:
     from inspect import Signature

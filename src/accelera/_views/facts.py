@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera._plotting import format_budget, format_size
 from accelera.errors import BudgetExceededError
 from accelera.memory import Compute, Hierarchy
-from accelera.plotting import format_budget, format_size
 from accelera.simulator import HIERARCHIES, Report, hierarchy_of, simulate
 from accelera.simulator.replay import step_seconds
 from accelera.simulator.time_steps import TimeSteps

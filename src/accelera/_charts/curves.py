@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.charts.parts import (
+from accelera._charts.parts import (
     TEXT,
     Option,
     base,
@@ -22,7 +22,7 @@ from accelera.charts.parts import (
     upright_axis,
     value_axis,
 )
-from accelera.plotting import (
+from accelera._plotting import (
     Box,
     Scale,
     TextSize,
@@ -36,7 +36,7 @@ from accelera.plotting import (
     text_colour,
     theme_of,
 )
-from accelera.views import ViewJson, policy_label
+from accelera._views import ViewJson, policy_label
 
 Array = NDArray[np.float64]
 Measure = Literal["moved", "miss_ratio"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final
 
-from accelera.distribution import install_command
+from accelera._distribution import install_command
 from accelera.errors import BackendMissingError
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accelera.charts.parts import (
+from accelera._charts.parts import (
     Option,
     base,
     cut,
@@ -15,7 +15,7 @@ from accelera.charts.parts import (
     upright_axis,
     value_axis,
 )
-from accelera.plotting import (
+from accelera._plotting import (
     Scale,
     Theme,
     format_budget,
@@ -25,9 +25,9 @@ from accelera.plotting import (
     theme_of,
     time_scale,
 )
-from accelera.plotting.palette import BLUE, GREEN, ORANGE, PURPLE
+from accelera._plotting.palette import BLUE, GREEN, ORANGE, PURPLE
+from accelera._views import ViewJson
 from accelera.units import format_seconds
-from accelera.views import ViewJson
 
 TIMELINE_HEIGHT = 420
 COLOURS = {"compute": BLUE, "load": ORANGE, "store": GREEN}

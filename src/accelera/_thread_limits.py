@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import final
 from weakref import WeakSet
 
-from accelera.fork_locks import ForkSafeLock
+from accelera._fork_locks import ForkSafeLock
 
 
 @final

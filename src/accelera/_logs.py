@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from accelera.fork_locks import ForkSafeLock
+from accelera._fork_locks import ForkSafeLock
 from accelera.settings import current_value
 
 logger = logging.getLogger("accelera")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.charts.parts import (
+from accelera._charts.parts import (
     SMALL,
     TEXT,
     Option,
@@ -25,7 +25,7 @@ from accelera.charts.parts import (
     value_axis,
     verbatim,
 )
-from accelera.plotting import (
+from accelera._plotting import (
     Scale,
     Theme,
     Ticks,
@@ -38,7 +38,7 @@ from accelera.plotting import (
     theme_of,
     whole_ticks,
 )
-from accelera.views import ViewJson
+from accelera._views import ViewJson
 
 Array = NDArray[np.float64]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from accelera._views.comparison import PLAIN, ComparisonView, PolicyRow, comparison_view, seconds_of
+from accelera._views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
+from accelera._views.occupancy import OccupancyView, occupancy_view
+from accelera._views.verdict import LoadedAhead, Verdict, headline_of, sentence_of
 from accelera.simulator import simulate
 from accelera.trace import Trace
-from accelera.views.comparison import PLAIN, ComparisonView, PolicyRow, comparison_view, seconds_of
-from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
-from accelera.views.occupancy import OccupancyView, occupancy_view
-from accelera.views.verdict import LoadedAhead, Verdict, headline_of, sentence_of
 
 LOOKAHEADS = (1, 2, 4, 8, 16)
 """Tried for the time that loading ahead would save."""

@@ -1,24 +1,24 @@
 """Charts of the views: options of ECharts, files by matplotlib, tables of the numbers."""
 
-from accelera.charts.curves import (
+from accelera._charts.curves import (
     CURVES_HEIGHT,
     budget_mark,
     curves_chart,
     curves_legend,
 )
-from accelera.charts.figures import TITLES, figure_bytes
-from accelera.charts.heatmap import (
+from accelera._charts.figures import TITLES, figure_bytes
+from accelera._charts.heatmap import (
     CIVIDIS,
     HEATMAP_HEIGHT,
     distance_class_of,
     heatmap_chart,
     heatmap_colour,
 )
-from accelera.charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupancy_legend
-from accelera.charts.policies import bars_height, policy_bars
-from accelera.charts.tables import table_bytes, table_of
-from accelera.charts.timeline import TIMELINE_HEIGHT, timeline_chart
-from accelera.views import policy_label
+from accelera._charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupancy_legend
+from accelera._charts.policies import bars_height, policy_bars
+from accelera._charts.tables import table_bytes, table_of
+from accelera._charts.timeline import TIMELINE_HEIGHT, timeline_chart
+from accelera._views import policy_label
 
 __all__ = [
     "CIVIDIS",

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from accelera import __version__
+from accelera._distribution import conflict, install_command
+from accelera._extras import EXTRAS, is_installed, is_there
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.devices.torch_shim import shim_for
-from accelera.distribution import conflict, install_command
 from accelera.execution import HardwareCapabilities, StrategyManager
-from accelera.extras import EXTRAS, is_installed, is_there
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current, current_value

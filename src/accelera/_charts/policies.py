@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accelera.charts.parts import (
+from accelera._charts.parts import (
     SMALL,
     TEXT,
     Option,
@@ -17,7 +17,7 @@ from accelera.charts.parts import (
     value_axis,
     verbatim,
 )
-from accelera.plotting import (
+from accelera._plotting import (
     Scale,
     Theme,
     format_share,
@@ -26,8 +26,8 @@ from accelera.plotting import (
     size_scale,
     theme_of,
 )
+from accelera._views import ViewJson
 from accelera.units import format_seconds
-from accelera.views import ViewJson
 
 ROW = 44
 """Pixels per policy."""

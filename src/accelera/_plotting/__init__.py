@@ -1,7 +1,7 @@
 """Colours, ticks, number formats and places of labels that all pictures share; nothing here draws."""
 
-from accelera.plotting.line_labels import MOST_LINES, Box, LineLabel, TextSize, place_labels, shown_lines
-from accelera.plotting.numbers import (
+from accelera._plotting.line_labels import MOST_LINES, Box, LineLabel, TextSize, place_labels, shown_lines
+from accelera._plotting.numbers import (
     Scale,
     Ticks,
     format_budget,
@@ -14,7 +14,7 @@ from accelera.plotting.numbers import (
     time_scale,
     whole_ticks,
 )
-from accelera.plotting.palette import (
+from accelera._plotting.palette import (
     DARK,
     LIGHT,
     OKABE_ITO,

@@ -1,6 +1,6 @@
 """Numbers behind every picture: verdict, occupancy, policies, curves, ways out, timeline."""
 
-from accelera.views.comparison import (
+from accelera._views.comparison import (
     USUAL_POLICIES,
     ComparisonView,
     PolicyRow,
@@ -9,13 +9,13 @@ from accelera.views.comparison import (
     least_per_unit,
     needs_schedule,
 )
-from accelera.views.curves import CurvesView, curves_view
-from accelera.views.facts import MACHINES, JsonView, MeasuredTrace, Units, ViewJson, WhatIf
-from accelera.views.fit import FitView, fit_view, verdict_of
-from accelera.views.occupancy import OccupancyPeak, OccupancyView, PhaseSpan, RoleSeries, occupancy_view
-from accelera.views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
-from accelera.views.scores import ScoreCell, ScoresView, scores_of, scores_view
-from accelera.views.timeline import (
+from accelera._views.curves import CurvesView, curves_view
+from accelera._views.facts import MACHINES, JsonView, MeasuredTrace, Units, ViewJson, WhatIf
+from accelera._views.fit import FitView, fit_view, verdict_of
+from accelera._views.occupancy import OccupancyPeak, OccupancyView, PhaseSpan, RoleSeries, occupancy_view
+from accelera._views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
+from accelera._views.scores import ScoreCell, ScoresView, scores_of, scores_view
+from accelera._views.timeline import (
     LaneSpan,
     OccupancyOverTime,
     TimedPhase,
@@ -23,9 +23,9 @@ from accelera.views.timeline import (
     TimelineView,
     timeline_view,
 )
-from accelera.views.verdict import LoadedAhead, Verdict
-from accelera.views.ways import RoomLeft, WayOut, WaysView, ways_view
-from accelera.views.wording import policy_label
+from accelera._views.verdict import LoadedAhead, Verdict
+from accelera._views.ways import RoomLeft, WayOut, WaysView, ways_view
+from accelera._views.wording import policy_label
 
 __all__ = [
     "CARDS",

@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import Any
 
-from accelera.plotting import Theme
+from accelera._plotting import Theme
 
 Option = dict[str, Any]
 """An option of ECharts: JSON-able, without JavaScript."""
