@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from accelera.simulator import simulate_cache
-from accelera.trace import NEVER, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER
 from benchmarks.machine import save
 
 THEIRS = {"lru": "LRU", "fifo": "FIFO", "sieve": "Sieve", "belady": "Belady", "gdsf": "GDSF"}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor import capture
+from accelera.capture import capture
 from benchmarks.machine import save
 from benchmarks.models import (
     ITERATIONS,

@@ -24,9 +24,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from accelera.capture import quickest_s
-from accelera.estimate import local_machine
-from accelera.interceptor import capture
+from accelera.capture import capture
+from accelera.capture._internal import quickest_s
+from accelera.estimate._internal import local_machine
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling import CompilePrediction, predict_trace
 from accelera.simulator.compiling.timing import StepTime

@@ -19,16 +19,16 @@ import torch
 
 from accelera import MatrixEngine
 from accelera.devices.torch_device import TorchDevice
-from accelera.engine import cost_model, link_rates
+from accelera.engine._internal import cost_model, link_rates
 from accelera.errors import StateError
 from accelera.execution import (
     ExecutionStrategy,
-    Kernel,
     StrategyManager,
     ThreadsExecutor,
     TorchDeviceExecutor,
     kernel,
 )
+from accelera.execution._internal import Kernel
 from benchmarks import cases
 
 GIB = 1 << 30

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from accelera import generate_synthetic_trace, simulate
-from accelera.policy import POLICIES, heuristic_scores
+from accelera.policy import POLICIES
+from accelera.policy._internal import heuristic_scores
 from accelera.trace import Trace
 from benchmarks.bench_cache import zipf
 from benchmarks.machine import save

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import CostModel, MatmulProblem, Objective, Operand, PlanLimits, plan_matmul
+from accelera.plan._internal import CostModel, MatmulProblem, Objective, Operand, PlanLimits, plan_matmul
 from benchmarks.machine import save
 
 EDGES = (8192, 16384, 32768, 65536)

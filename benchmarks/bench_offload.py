@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from accelera import format_bytes, parse_bytes
-from accelera.stores import FlatFile, Placement
+from accelera.stores._internal import FlatFile, Placement
 from benchmarks.cap import alone, capped, drop_cache, told
 from benchmarks.machine import save
 from benchmarks.offload_contenders import CONTENDERS, Task, write_model

@@ -32,10 +32,12 @@ from accelera.engine.job import carry_out
 from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.options import OperationOptions
 from accelera.errors import BudgetExceededError
-from accelera.memory import UNBOUNDED_BYTES, Hierarchy, Tier
-from accelera.plan import Eviction, Operand, OperandBlock
+from accelera.memory import Hierarchy, Tier
+from accelera.memory._internal import UNBOUNDED_BYTES
+from accelera.plan._internal import Eviction, Operand, OperandBlock
 from accelera.simulator import Report, simulate
-from accelera.stores import Layout, Region, Store, create_store, open_store
+from accelera.stores import Store, create_store, open_store
+from accelera.stores._internal import Layout, Region
 from accelera.trace import TraceLog
 from benchmarks.machine import save
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.policy import heuristic_scores, replay_next_uses
+from accelera.policy._internal import heuristic_scores, replay_next_uses
 from accelera.simulator import gated, simulate, train_scorer
 from accelera.simulator.scorers.learned import SHIPPED, learned_scores, next_distances
 from accelera.trace import Trace

@@ -11,7 +11,8 @@ import time
 from itertools import product
 from typing import Any
 
-from accelera.simulator import WORKLOADS, generate_synthetic_trace, score, simulate
+from accelera.simulator import generate_synthetic_trace, score, simulate
+from accelera.simulator._internal import WORKLOADS
 from benchmarks.machine import save
 
 BATCHES, LENGTHS, LAYERS, REUSE = (1, 8, 32, 64, 256), (32, 128, 512), (4, 12, 24), (0.1, 0.3, 0.6)

@@ -118,7 +118,7 @@ class DoubleBuffer:
     """The plain way: one thread reads the next layer into one of two buffers while this one computes."""
 
     def __init__(self, task: Task) -> None:
-        from accelera.stores import tensor_entries
+        from accelera.stores._internal import tensor_entries
 
         entries = tensor_entries(task.path)
         self._layers = [(entries[f"{i}.weight"], entries[f"{i}.bias"]) for i in range(task.layers)]

@@ -10,7 +10,8 @@ from unittest import mock
 import pytest
 import torch
 
-from accelera.engine import LinkRates, calibration
+from accelera.engine import calibration
+from accelera.engine._internal import LinkRates
 from accelera.testing import FakeCuda
 
 BOTH = ["fake", pytest.param("real", marks=pytest.mark.cuda)]

@@ -107,6 +107,11 @@ def stand_in(name: str, error: ImportError) -> Any:
     return _StandIn(name, (), {"__doc__": str(missing), "_message": str(missing)})
 
 
+def is_stand_in(value: object) -> bool:
+    """Return whether ``value`` is a placeholder of ``stand_in``."""
+    return isinstance(value, _StandIn)
+
+
 class _StandIn(type):
     """Class of the stand-ins, which are classes themselves: ``isinstance`` and annotations take them."""
 

@@ -17,10 +17,11 @@ from accelera import __version__
 from accelera._distribution import conflict, install_command
 from accelera._extras import EXTRAS, is_installed, is_there
 from accelera.devices import Device, SimulatedDevice, get_device
-from accelera.devices.torch_shim import shim_for
+from accelera.devices._internal import shim_for
 from accelera.execution import HardwareCapabilities, StrategyManager
-from accelera.memory import Budget, MemoryManager, host_memory
-from accelera.plan import CostModel
+from accelera.memory import MemoryManager
+from accelera.memory._internal import Budget, host_memory
+from accelera.plan._internal import CostModel
 from accelera.settings import SETTINGS, current, current_value
 
 _PACKAGES = ("numpy", "scipy", "torch")

@@ -1,15 +1,16 @@
-"""Front doors that load a file when a name of it is first used."""
+"""Packages that load a module when one of its names is first used."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from accelera._extras import stand_in
-from accelera.errors import BackendMissingError
+import lazy_loader
+
+from accelera._extras import is_stand_in, stand_in
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -27,28 +28,31 @@ class LazyModule:
         return value
 
 
-def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose public names lie in files of its own.
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that loads its names on first use.
 
-    ``file_of`` says which name is in which file, relative to ``package``. A name whose file needs a package
-    that is not installed is a stand-in, which says so when it is used, and is looked for again each time.
+    The stub of ``file``, with the suffix ``.pyi``, imports each name from the module of ``package`` that
+    defines it; type checkers read the same lines. A name whose module needs a package that is not installed
+    gives a placeholder that raises BackendMissingError when it is used. Placeholders are not kept, so that a
+    later installation takes effect.
     """
+    load, _, names = lazy_loader.attach_stub(package, file)
 
-    def load(name: str) -> Any:
-        if name not in file_of:
+    def load_or_stand_in(name: str) -> Any:
+        if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            value = getattr(importlib.import_module(f"{package}.{file_of[name]}"), name)
-        except ModuleNotFoundError as error:
-            return stand_in(name, error)
-        except BackendMissingError as error:  # of a file that says it itself when it is imported alone
-            if not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-            return stand_in(name, error.__cause__)
-        setattr(sys.modules[package], name, value)
+            value = load(name)
+        except ImportError as error:
+            cause = (
+                error.__cause__
+            )  # of a module that translates the error for callers that import it directly
+            return stand_in(name, cause if isinstance(cause, ModuleNotFoundError) else error)
+        if is_stand_in(value):
+            vars(sys.modules[package]).pop(name, None)  # where the loader keeps it
         return value
 
-    return load, lambda: sorted(sys.modules[package].__all__)
+    return load_or_stand_in, lambda: sorted(names), names
 
 
 def make_callable(package: str, function: str) -> None:

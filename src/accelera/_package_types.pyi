@@ -5,7 +5,6 @@ import accelera.estimate as _estimate
 import accelera.offload as _offload
 
 class CapturePackage:
-    CapturedScript = _capture.CapturedScript
     __call__ = staticmethod(_capture.capture)
     capture = staticmethod(_capture.capture)
     capture_script = staticmethod(_capture.capture_script)
@@ -21,7 +20,6 @@ class EstimatePackage:
 
 class OffloadPackage:
     OffloadPlan = _offload.OffloadPlan
-    OffloadReport = _offload.OffloadReport
     Offloaded = _offload.Offloaded
     OffloadedTensor = _offload.OffloadedTensor
     __call__ = staticmethod(_offload.offload)

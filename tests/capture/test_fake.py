@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from accelera import capture, estimate
-from accelera.capture import ShapeMode, as_fake
+from accelera.capture._internal import ShapeMode, as_fake
 from benchmarks.models import small_references
 from tests.architecture.repository import ROOT, run_python
 from tests.capture.reading import events

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from accelera import capture
-from accelera.capture import ShapeMode, as_fake, peak_live_bytes
+from accelera.capture import peak_live_bytes
+from accelera.capture._internal import ShapeMode, as_fake
 
 Change = Callable[[list[torch.Tensor]], torch.Tensor]
 

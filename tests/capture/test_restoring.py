@@ -14,7 +14,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accelera import capture
-from accelera.capture import Listener, OperatorRecording
+from accelera.capture._internal import Listener, OperatorRecording
 
 
 class Model(nn.Module):

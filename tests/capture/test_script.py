@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from accelera.capture import capture_script
 from accelera.cli import app
-from accelera.interceptor import capture_script
 from accelera.trace import read_trace
 from tests.capture.reading import check_conserved, told
 

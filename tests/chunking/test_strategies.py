@@ -8,9 +8,9 @@ from accelera.chunking import (
     ChunkingStrategy,
     RowChunking,
     TileChunking,
-    covering,
     create_chunking_strategy,
 )
+from accelera.chunking._internal import covering
 from accelera.errors import ShapeError, UnknownNameError
 
 

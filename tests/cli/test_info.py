@@ -13,7 +13,7 @@ import pytest
 import accelera
 from accelera._distribution import DISTRIBUTION
 from accelera.execution import HardwareCapabilities
-from accelera.memory import HostMemory
+from accelera.memory._internal import HostMemory
 from accelera.settings import SETTINGS
 
 Run = Callable[..., Any]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from accelera.trace import content_hash, read_trace, write_trace
+from accelera.trace import read_trace, write_trace
+from accelera.trace._internal import content_hash
 from tests.trace.examples import step_by_step
 
 Run = Callable[..., Any]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from accelera import generate_synthetic_trace
-from accelera.trace import content_hash, read_trace
+from accelera.trace import read_trace
+from accelera.trace._internal import content_hash
 
 
 def test_writes_the_trace(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from accelera.devices import CpuDevice, cpu, pages
 from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
-from accelera.memory import HostMemory, process_memory, reset_peak
+from accelera.memory import process_memory, reset_peak
+from accelera.memory._internal import HostMemory
 from tests.threads import run_in_threads
 
 MIB = 1 << 20

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from accelera import _native
 from accelera.devices import get_device
 from accelera.errors import DeviceError, DeviceMemoryError
-from accelera.testing import CachingAllocator, FakeCuda, FakeGpu, sticky
+from accelera.testing import FakeCuda, FakeGpu, sticky
+from accelera.testing._internal import CachingAllocator
 
 KIB, MIB = 1 << 10, 1 << 20
 

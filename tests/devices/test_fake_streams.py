@@ -12,7 +12,8 @@ import torch
 from accelera.devices import get_device
 from accelera.devices.torch_device import TorchDevice
 from accelera.devices.torch_streams import Lanes
-from accelera.testing import DataRaceError, FakeCuda
+from accelera.testing import FakeCuda
+from accelera.testing._internal import DataRaceError
 from tests.threads import run_in_threads
 
 F32 = np.dtype(np.float32)

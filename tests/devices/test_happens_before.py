@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from accelera.devices import get_device
 from accelera.devices.torch_device import TorchDevice
 from accelera.devices.torch_streams import Lanes
-from accelera.testing import HOST, DataRaceError, FakeCuda, HappensBefore, Span
+from accelera.testing import FakeCuda
+from accelera.testing._internal import HOST, DataRaceError, HappensBefore, Span
 from accelera.testing.fake_streams import FakeEvent, FakeStream
 from tests.threads import run_in_threads
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import accelera as acc
-from accelera.devices import is_out_of_memory
+from accelera.devices._internal import is_out_of_memory
 from accelera.devices.torch_types import translated
 from accelera.errors import (
     BudgetExceededError,

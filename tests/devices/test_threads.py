@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from accelera.devices import CpuDevice, threads, usable_processors
+from accelera.devices import CpuDevice, threads
+from accelera.devices._internal import usable_processors
 from accelera.devices.threads import BlasThreads
 
 

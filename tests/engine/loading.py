@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import accelera
-from accelera.memory import Budget
+from accelera.memory._internal import Budget
 from tests.children import answer_of
 
 LARGE = {

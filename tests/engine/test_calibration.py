@@ -9,9 +9,10 @@ import pytest
 
 from accelera.devices import CpuDevice, SimulatedDevice, get_device
 from accelera.devices.torch_device import TorchDevice
-from accelera.engine import LinkRates, calibration, cost_model, disk_rates, link_rates, memory_bytes_per_s
+from accelera.engine import calibration
+from accelera.engine._internal import LinkRates, cost_model, disk_rates, link_rates, memory_bytes_per_s
 from accelera.errors import StoreError
-from accelera.plan import CostModel
+from accelera.plan._internal import CostModel
 from accelera.testing import FakeCuda
 
 

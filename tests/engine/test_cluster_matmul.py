@@ -19,15 +19,18 @@ from ray.cluster_utils import Cluster as LocalCluster
 from typer.testing import CliRunner
 
 from accelera.cli import app
-from accelera.engine import MatrixEngine, Progress, RunObserver, journal_path, lazy, read_journal
+from accelera.engine import MatrixEngine, Progress, RunObserver, lazy
+from accelera.engine._internal import journal_path, read_journal
 from accelera.engine.blocks import aligned, blocks_of
 from accelera.engine.distributed import NodeTask
 from accelera.engine.journal import Journal, mark_of
 from accelera.errors import BudgetExceededError, StoreError, UnknownNameError
 from accelera.execution import RayExecutor
-from accelera.plan import Plan, PlanStep
+from accelera.plan import Plan
+from accelera.plan._internal import PlanStep
 from accelera.simulator import generate_synthetic_trace, sweep
-from accelera.stores import address_of, create_store, open_store
+from accelera.stores import create_store, open_store
+from accelera.stores._internal import address_of
 from accelera.trace import write_trace
 from tests.execution.ray_nodes import SMALL, two_nodes, wait_for_nodes
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.engine.journal import Coverage, as_box
-from accelera.plan import Spans
+from accelera.plan._internal import Spans
 
 EDGE = 6
 

@@ -14,7 +14,7 @@ import torch
 import accelera as acc
 from accelera._native import cuda_compiled
 from accelera.devices import Device, get_device
-from accelera.engine import cost_model, link_rates
+from accelera.engine._internal import cost_model, link_rates
 
 pytestmark = pytest.mark.cuda
 

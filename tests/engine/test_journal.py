@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accelera.engine import find_journal, journal_path, read_journal
+from accelera.engine._internal import find_journal, journal_path, read_journal
 from accelera.engine.journal import Journal, check_journal, forget_journal
 from accelera.errors import StoreChangedError, StoreError
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import accelera as acc
-from accelera.engine import default_engine, incore, set_default_engine
+from accelera.engine import incore
+from accelera.engine._internal import default_engine, set_default_engine
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StateError, UnknownNameError
 
 RNG = np.random.default_rng(5)

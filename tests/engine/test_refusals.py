@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from accelera import AcceleraError, BudgetExceededError, MatrixEngine, StoreError, concatenate, open_store
-from accelera.stores import is_in_memory
+from accelera.stores._internal import is_in_memory
 from tests.children import answer_of
 
 ENGINE = MatrixEngine("cpu", enable_progress=False)

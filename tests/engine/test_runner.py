@@ -20,7 +20,8 @@ from accelera.engine import Progress, RunObserver, RunReport
 from accelera.engine.report import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
-from accelera.stores import Region, Store, create_store, open_store
+from accelera.stores import Store, create_store, open_store
+from accelera.stores._internal import Region
 from accelera.trace import Access, Kind, TraceLog
 from tests.matmul.interrupted import grid, nothing_left, our_threads
 from tests.matmul.products import (

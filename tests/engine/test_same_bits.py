@@ -15,12 +15,12 @@ import scipy.sparse
 from accelera import BudgetExceededError, DTypeError, MatrixEngine, ShapeError
 from accelera.engine import Progress, RunObserver, calibration
 from accelera.errors import StoreChangedError, StoreError, StoreFormatError
-from accelera.plan import (
+from accelera.plan import Plan
+from accelera.plan._internal import (
     CostModel,
     GramProblem,
     MatmulProblem,
     Operand,
-    Plan,
     PlanLimits,
     plan_gram,
     plan_matmul,

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.devices.torch_device import TorchDevice
 from accelera.engine.staging import PIECE_BYTES, Mover, boxes_within
-from accelera.plan import BlockTable, Operand, OperandBlock
-from accelera.stores import Region, Store, open_store
+from accelera.plan._internal import BlockTable, Operand, OperandBlock
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Region
 from tests.threads import run_in_threads
 
 

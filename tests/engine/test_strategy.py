@@ -16,13 +16,15 @@ import pytest
 
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice, get_device
-from accelera.engine import MatrixEngine, calibration, journal_path, read_journal
+from accelera.engine import MatrixEngine, calibration
+from accelera.engine._internal import journal_path, read_journal
 from accelera.engine.blocks import cut
 from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceMemoryError, StoreError, UnknownNameError
 from accelera.execution import ExecutionStrategy, StrategyManager
 from accelera.execution import Observer as Watcher
-from accelera.stores import ArrayStore, Region, open_store
+from accelera.stores import open_store
+from accelera.stores._internal import ArrayStore, Region
 from tests.planned import StopAfter
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from torch import nn
 
 from accelera import capture, estimate
 from accelera.errors import UnknownNameError
-from accelera.interceptor import Estimate
+from accelera.estimate import Estimate
 from accelera.trace import Occupancy
 from benchmarks.models import mlp
 from tests.capture.measured import training_peak_bytes

@@ -12,7 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from accelera.execution import Kernel, StrategyManager, WorkloadProfile
+from accelera.execution import StrategyManager, WorkloadProfile
+from accelera.execution._internal import Kernel
 from accelera.memory import process_memory, reset_peak
 
 TASK_BYTES = 24 << 20

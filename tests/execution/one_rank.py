@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from accelera.execution import Rank
+from accelera.execution._internal import Rank
 
 
 class Train:

@@ -18,7 +18,7 @@ from accelera.execution import (
     ThreadsExecutor,
 )
 from accelera.execution.tasks import batch
-from accelera.testing import BridgeGpu
+from accelera.testing._internal import BridgeGpu
 
 PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""

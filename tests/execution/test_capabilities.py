@@ -23,7 +23,7 @@ from accelera.execution.hardware.capabilities import (
     simd_support,
 )
 from accelera.execution.hardware.load import NvmlLoad, nvml_load
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from tests.architecture.repository import run_python
 
 

@@ -25,14 +25,8 @@ from accelera.errors import (
     TransferError,
     UnknownNameError,
 )
-from accelera.execution import (
-    Cluster,
-    ExecutionStrategy,
-    RayExecutor,
-    Retry,
-    StrategyManager,
-    ThreadsExecutor,
-)
+from accelera.execution import ExecutionStrategy, RayExecutor, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution._internal import Cluster
 from accelera.execution.cluster import node as agents
 from accelera.execution.cluster import ray_connection, scheduler
 from accelera.execution.cluster.contract import Cause, Lease, LeaseLost, Node, last_line, pack, unpack
@@ -44,7 +38,8 @@ from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, Sub
 from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
 from accelera.execution.tasks.balance import IndexSet
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import FakeGpu, LocalCluster, transient
+from accelera.testing import FakeGpu, LocalCluster
+from accelera.testing._internal import transient
 from tests.execution.stand_ins import Holding, Unreadable, blanked
 from tests.threads import run_in_threads
 

@@ -36,7 +36,7 @@ from accelera.execution.strategy.history import (
 from accelera.execution.strategy.rates import NEEDED, DeviceRates
 from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer, RangeQueue
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import BridgeGpu
+from accelera.testing._internal import BridgeGpu
 from tests.execution.test_selection import COUNTS, PARALLEL, PRESSURES, as_written
 
 SIDES = DevicePair("cpu", "cpu model", 4, "gpu", "gpu model")

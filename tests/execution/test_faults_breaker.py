@@ -21,7 +21,8 @@ from accelera.execution.faults.breaker import (
     Breaker,
     BreakerState,
 )
-from accelera.testing import FakeGpu, sticky, transient
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import transient
 from tests.threads import run_in_threads
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from accelera.errors import TaskTooLargeError
 from accelera.execution import ExecutionStrategy, StrategyManager
-from accelera.testing import BridgeGpu, FakeGpu, out_of_memory
+from accelera.testing import FakeGpu
+from accelera.testing._internal import BridgeGpu, out_of_memory
 from tests.execution.stand_ins import blanked
 
 

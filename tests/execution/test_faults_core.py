@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from accelera.errors import DeviceError, UnfinishedError
-from accelera.execution import CpuExecutor, ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution import CpuExecutor, ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution._internal import Kernel
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue
-from accelera.testing import BridgeCpu, FakeGpu
+from accelera.testing import FakeGpu
+from accelera.testing._internal import BridgeCpu
 from tests.execution.stand_ins import blanked
 
 STRATEGIES = [

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from accelera.errors import DeviceError, TaskTooLargeError, UnknownOutcomeError
-from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, WorkloadProfile
+from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
+from accelera.execution._internal import Kernel
 from accelera.execution.faults.breaker import BreakerState
-from accelera.testing import BridgeGpu, FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import BridgeGpu, out_of_memory, transient
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
 

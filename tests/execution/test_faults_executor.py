@@ -13,7 +13,7 @@ import pytest
 from accelera.errors import UnknownOutcomeError
 from accelera.execution import ExecutionStrategy, SimulatedExecutor, StrategyManager, ThreadsExecutor
 from accelera.execution.arguments import Fallback
-from accelera.testing import out_of_memory
+from accelera.testing._internal import out_of_memory
 
 
 class Bridge:

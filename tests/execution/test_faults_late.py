@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, request
+from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, request
+from accelera.execution._internal import Kernel
 from accelera.execution.tasks import batch
 from accelera.execution.tasks import queue as task_queue
 from accelera.execution.tasks.balance import BackupTasks
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import BridgeGpu, FakeGpu, sticky
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import BridgeGpu
 
 HYBRIDS = [ExecutionStrategy.Hybrid(), ExecutionStrategy.Hybrid(50, 50)]
 

@@ -12,17 +12,12 @@ from typing import Any
 import pytest
 
 from accelera.errors import UnfinishedError, UnknownOutcomeError
-from accelera.execution import (
-    ExecutionResult,
-    ExecutionStrategy,
-    Kernel,
-    Retry,
-    StrategyManager,
-    ThreadsExecutor,
-)
+from accelera.execution import ExecutionResult, ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution._internal import Kernel
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker
-from accelera.testing import BridgeCpu, FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import BridgeCpu, out_of_memory, transient
 from tests.execution.stand_ins import Clock, Counting, blanked, run_schedules
 
 GROUPS, SCHEDULES = 20, 500

@@ -17,7 +17,8 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.testing import BridgeCpu, FakeGpu, transient
+from accelera.testing import FakeGpu
+from accelera.testing._internal import BridgeCpu, transient
 
 PATIENCE_S = 300
 

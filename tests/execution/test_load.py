@@ -21,7 +21,7 @@ from accelera.execution.hardware.load import (
     RefreshedValue,
     memory_pressure,
 )
-from accelera.memory import HostMemory
+from accelera.memory._internal import HostMemory
 
 
 def test_everything_is_a_share() -> None:

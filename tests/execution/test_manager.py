@@ -11,7 +11,7 @@ import pytest
 
 from accelera.errors import UnfinishedError, UnknownNameError
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
-from accelera.testing import BridgeCpu, BridgeGpu
+from accelera.testing._internal import BridgeCpu, BridgeGpu
 from tests.execution.stand_ins import blanked, square
 
 

@@ -24,7 +24,8 @@ from accelera.execution import (
     WorkloadProfile,
     kernel,
 )
-from accelera.testing import BridgeGpu, FakeGpu
+from accelera.testing import FakeGpu
+from accelera.testing._internal import BridgeGpu
 
 MIB = 1 << 20
 manager: Any = StrategyManager

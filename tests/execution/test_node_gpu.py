@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from accelera.errors import UnknownOutcomeError
-from accelera.execution import DeviceShare, Kernel, RayExecutor, Retry, StrategyManager
+from accelera.execution import RayExecutor, Retry, StrategyManager
+from accelera.execution._internal import DeviceShare, Kernel
 from accelera.execution.cluster import lease, scheduler
 from accelera.execution.cluster.contract import (
     Cause,
@@ -35,7 +36,8 @@ from accelera.execution.cluster.node import PATIENCE, Agent, LearnedRates
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker, BreakerState
 from accelera.execution.strategy.rates import DeviceRates
-from accelera.testing import FakeGpu, LocalCluster, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, LocalCluster, sticky
+from accelera.testing._internal import out_of_memory, transient
 from tests.execution.stand_ins import Clock, Meeting, blanked, run_schedules
 from tests.threads import run_in_threads
 

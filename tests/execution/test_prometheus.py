@@ -18,7 +18,7 @@ from accelera.errors import BackendMissingError
 from accelera.execution import ExecutionStrategy, PrometheusObserver, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.execution.observability.prometheus import MOST_DEVICES
-from accelera.testing import BridgeGpu
+from accelera.testing._internal import BridgeGpu
 from tests.execution.stand_ins import square
 from tests.threads import run_in_threads
 

@@ -10,7 +10,7 @@ import pytest
 
 from accelera.execution import StrategyManager, ThreadsExecutor
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue
-from accelera.testing import BridgeCpu
+from accelera.testing._internal import BridgeCpu
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup, ExceptionGroup

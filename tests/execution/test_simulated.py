@@ -17,12 +17,12 @@ from accelera.execution import (
     ExecutionStrategy,
     GpuExecutor,
     SimulatedExecutor,
-    SimulatedReport,
     StrategyManager,
     ThreadsExecutor,
     WorkloadProfile,
     kernel,
 )
+from accelera.execution._internal import SimulatedReport
 from accelera.execution.executors.simulated import Fault, InjectedFaults
 from accelera.execution.faults.classify import FailureKind, kind_of
 from tests.execution.stand_ins import square

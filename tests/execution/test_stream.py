@@ -22,7 +22,7 @@ from accelera.execution import (
     WorkloadProfile,
 )
 from accelera.execution.streaming.window import Window, size_of
-from accelera.testing import BridgeCpu, BridgeGpu
+from accelera.testing._internal import BridgeCpu, BridgeGpu
 from tests.execution.stand_ins import Alive, Megabyte
 from tests.execution.test_manager import odd_fails, square
 

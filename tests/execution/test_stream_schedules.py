@@ -10,7 +10,8 @@ import pytest
 
 from accelera.execution import ExecutionStrategy, Observer, StrategyManager, TaskFailure, ThreadsExecutor
 from accelera.execution.faults import breaker
-from accelera.testing import BridgeCpu, FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import BridgeCpu, out_of_memory, transient
 
 SCHEDULES = 600
 STRATEGIES = (

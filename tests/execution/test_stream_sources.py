@@ -21,7 +21,8 @@ from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.streaming.queue import ReorderBuffer, StreamQueue
 from accelera.execution.streaming.window import Window, size_of
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import BridgeCpu, FakeGpu, sticky
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import BridgeCpu
 from tests.execution.stand_ins import Alive, Megabyte
 
 PATIENCE_S = 300

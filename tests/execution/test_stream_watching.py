@@ -22,14 +22,15 @@ from accelera.execution import (
     PrometheusObserver,
     Retry,
     StrategyManager,
-    StreamReport,
     ThreadsExecutor,
     WorkloadProfile,
 )
+from accelera.execution._internal import StreamReport
 from accelera.execution.observability.telemetry import MOST_ERRORS, Telemetry
 from accelera.execution.strategy.history import shared_history
 from accelera.execution.streaming.stream import SAMPLES_AT_ONCE
-from accelera.testing import FakeGpu, sticky, transient
+from accelera.testing import FakeGpu, sticky
+from accelera.testing._internal import transient
 from tests.execution.stand_ins import Spans, square
 from tests.threads import run_in_threads
 

@@ -20,7 +20,7 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.testing import BridgeCpu
+from accelera.testing._internal import BridgeCpu
 from tests.children import answer_of
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.errors import UnknownNameError
-from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, TorchDeviceExecutor, kernel
+from accelera.execution import ExecutionStrategy, StrategyManager, TorchDeviceExecutor, kernel
+from accelera.execution._internal import Kernel
 from accelera.execution.executors.device import DeviceLane
 from accelera.execution.faults.batch_size import ENOUGH, MARGIN, MemoryModel
 from accelera.execution.tasks.run import CatchingFunction

@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 from accelera.errors import BackendMissingError
 from accelera.execution import ExecutionStrategy, OpenTelemetryObserver, StrategyManager
-from accelera.testing import BridgeGpu
+from accelera.testing._internal import BridgeGpu
 from tests.execution.stand_ins import Spans, square
 
 

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import accelera
 from accelera.errors import ClusterError, StoreError
-from accelera.execution import Rank, RayCluster, TrainingRun
+from accelera.execution import RayCluster
+from accelera.execution._internal import Rank, TrainingRun
 from accelera.execution.cluster.training.checkpoint import Position, folder_of, save
 from tests.execution.ray_nodes import two_nodes
 

@@ -26,7 +26,7 @@ from accelera.execution import (
 from accelera.execution.faults.breaker import Breaker
 from accelera.execution.faults.classify import FailureKind
 from accelera.execution.observability.telemetry import WINDOW, FallbackRate
-from accelera.testing import BridgeGpu
+from accelera.testing._internal import BridgeGpu
 from tests.execution.stand_ins import square
 from tests.threads import run_in_threads
 

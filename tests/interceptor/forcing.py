@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from accelera.interceptor import Stats, stats
+from accelera.interceptor import stats
+from accelera.interceptor._internal import Stats
 from accelera.interceptor.api import within
 from accelera.interceptor.config import Route, RouteOverride, config_of
 

@@ -13,7 +13,8 @@ from accelera.devices import cpu, get_device
 from accelera.errors import AcceleraError, DTypeError, SettingError, UnknownNameError
 from accelera.interceptor import accelera_matmul, api, hooks, should_intercept
 from accelera.interceptor.config import active_config, config_of
-from accelera.memory import HostMemory, manager
+from accelera.memory import manager
+from accelera.memory._internal import HostMemory
 from tests.interceptor.forcing import counted
 from tests.threads import run_in_threads
 

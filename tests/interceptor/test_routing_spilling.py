@@ -18,7 +18,7 @@ from accelera.interceptor import spill as spilling
 from accelera.interceptor.config import active_config
 from accelera.interceptor.spill import SpilledResult, empty
 from accelera.interceptor.tiling import ResultLayout
-from accelera.stores import is_in_memory
+from accelera.stores._internal import is_in_memory
 from tests.interceptor.forcing import counted, forced
 from tests.stores.descriptors import open_files
 

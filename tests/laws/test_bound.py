@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from accelera.memory import Hierarchy, Tier
 from accelera.policy import POLICIES
-from accelera.simulator import advise, bound_curve, lower_bound, plan_residency, simulate, sweep
+from accelera.simulator import advise, lower_bound, plan_residency, simulate, sweep
+from accelera.simulator._internal import bound_curve
 from accelera.simulator.advice_search import with_lookahead
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Trace

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.offload import OffloadReport
+from accelera.offload._internal import OffloadReport
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.policy import POLICIES

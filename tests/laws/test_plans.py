@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import CostModel, MatmulProblem, Operand, Plan, PlanLimits, plan_matmul
+from accelera.plan import Plan
+from accelera.plan._internal import CostModel, MatmulProblem, Operand, PlanLimits, plan_matmul
 
 COST = CostModel()
 sizes = st.sampled_from([1, 2, 63, 100, 256, 257, 311, 511, 777, 1500])

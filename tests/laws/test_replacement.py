@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.memory import Ledger
-from accelera.policy import POLICIES, EvictionPolicy, create_policy, prepare
-from accelera.simulator import CacheResult, simulate_cache
+from accelera.memory._internal import Ledger
+from accelera.policy import POLICIES, EvictionPolicy, create_policy
+from accelera.policy._internal import prepare
+from accelera.simulator import simulate_cache
+from accelera.simulator._internal import CacheResult
 from accelera.trace import Kind, Trace
 from tests.policy.plugins import OrderedLru
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.engine import RunReport, lazy
-from accelera.plan import Eviction
+from accelera.plan._internal import Eviction
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge
 from accelera.simulator import simulate
 from accelera.stores import open_store

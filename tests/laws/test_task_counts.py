@@ -24,7 +24,8 @@ from accelera.execution import (
     TaskFailure,
     ThreadsExecutor,
 )
-from accelera.testing import BridgeCpu, FakeGpu, LocalCluster, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, LocalCluster, sticky
+from accelera.testing._internal import BridgeCpu, out_of_memory, transient
 from tests.execution.stand_ins import Counting, blanked
 
 FAULTS = (out_of_memory, sticky, transient)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from accelera import generate_synthetic_trace, simulate
 from accelera.memory import Hierarchy, Tier
-from accelera.simulator import Report, Timeline
+from accelera.simulator import Report
+from accelera.simulator._internal import Timeline
 from accelera.trace import Kind, Trace
 from tests.policy.plugins import OrderedLru
 from tests.simulator.busy import machines, traces

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine import Progress, RunObserver, RunReport, journal_path, read_journal
+from accelera.engine import Progress, RunObserver, RunReport
+from accelera.engine._internal import journal_path, read_journal
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
 from accelera.stores import Store, create_store, open_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left

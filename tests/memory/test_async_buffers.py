@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.memory import AsyncBuffers, BackingStore, BufferTable, Bytes, Prefetcher, Use
+from accelera.memory._internal import AsyncBuffers, BackingStore, BufferTable, Bytes, Prefetcher, Use
 
 CAPACITY = 6
 

@@ -1,7 +1,8 @@
 import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.memory import Budget, Hierarchy, Tier
+from accelera.memory import Hierarchy, Tier
+from accelera.memory._internal import Budget
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from accelera.memory import BufferTable, PoolBlock
+from accelera.memory._internal import BufferTable, PoolBlock
 from accelera.simulator import simulate
 from accelera.trace import Kind, TraceLog
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accelera.errors import BudgetExceededError
-from accelera.memory import Ledger
+from accelera.memory._internal import Ledger
 from accelera.policy import create_policy
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from accelera.errors import DeviceMemoryError, ShapeError
-from accelera.memory import MemoryManager, host_memory, itemsize_of
+from accelera.memory import MemoryManager
+from accelera.memory._internal import host_memory, itemsize_of
 from accelera.memory_manager import MemoryManager as FrontDoor
 
 MIB = 2**20

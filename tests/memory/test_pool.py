@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from accelera.errors import BudgetExceededError, DeviceMemoryError
-from accelera.memory import BufferPool
+from accelera.memory._internal import BufferPool
 from accelera.policy import create_policy
 from accelera.trace import Kind, TraceLog
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.memory import BufferTable, PoolBlock, Prefetcher, Use, window_of
+from accelera.memory._internal import BufferTable, PoolBlock, Prefetcher, Use, window_of
 from accelera.memory.pool.prefetcher import MOST_BYTES, BlockIds
 
 

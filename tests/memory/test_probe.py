@@ -4,7 +4,8 @@ import sys
 import psutil
 import pytest
 
-from accelera.memory import host_memory, probe, process_memory, reset_peak
+from accelera.memory import probe, process_memory, reset_peak
+from accelera.memory._internal import host_memory
 
 MIB = 2**20
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from accelera import offload, offloaded
-from accelera.capture import default_loss
+from accelera.capture._internal import default_loss
 from accelera.memory import process_memory, reset_peak
 from tests.children import answer_of
 from tests.offload.language_model import CONTEXT, LanguageModel

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from accelera.memory import PoolBlock, Use
+from accelera.memory._internal import PoolBlock, Use
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.block_layout import row_parts
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelera.memory import BufferTable, PoolBlock, Prefetcher, Use, window_of
+from accelera.memory._internal import BufferTable, PoolBlock, Prefetcher, Use, window_of
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 

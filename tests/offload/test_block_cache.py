@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from accelera.errors import BudgetExceededError, StoreError
-from accelera.memory import Use
+from accelera.memory._internal import Use
 from accelera.offload.backing import FileRegion, OpenFile, RamBacking, RamRegion
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig

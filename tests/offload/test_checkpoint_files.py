@@ -14,7 +14,7 @@ from torch import nn
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.offload.checkpoints.load import matched, skeleton_of, slots_of
 from accelera.offload.checkpoints.shards import INDEX, SINGLE, Shards
-from accelera.stores import tensor_entries
+from accelera.stores._internal import tensor_entries
 from tests.threads import run_in_threads
 
 

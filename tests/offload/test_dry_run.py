@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from accelera import offload, offloaded, plan_offload
-from accelera.capture import default_loss
+from accelera.capture._internal import default_loss
 from accelera.offload import OffloadedTensor
 from accelera.offload.memory_guard import arenas_in_torch
 from tests.offload.peaks import layers, pictures, table, words

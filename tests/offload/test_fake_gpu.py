@@ -16,7 +16,7 @@ import accelera as acc
 from accelera.devices import get_device
 from accelera.devices.torch_staging import PIECE_BYTES, SLOTS
 from accelera.errors import BudgetExceededError
-from accelera.memory import Use
+from accelera.memory._internal import Use
 from accelera.offload import block_cache as keeping
 from accelera.offload.api import hand_over
 from accelera.offload.backing import RamBacking, ScratchBacking

@@ -9,7 +9,7 @@ import torch
 
 from accelera._native import Arena, leave_arena
 from accelera.errors import BudgetExceededError
-from accelera.memory import Use
+from accelera.memory._internal import Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import CacheBudget, OffloadConfig
 from accelera.offload.memory_guard import ArenaCount, HeldCount, MemoryGuard, arenas_in_torch, held_on

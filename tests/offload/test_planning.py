@@ -13,7 +13,8 @@ from torch import nn
 
 from accelera import offload, offloaded, plan_offload
 from accelera.errors import BudgetExceededError, ShapeError
-from accelera.offload import OffloadPlan, OffloadReport
+from accelera.offload import OffloadPlan
+from accelera.offload._internal import OffloadReport
 from accelera.simulator import simulate
 from tests.offload.language_model import WORDS, language_model
 

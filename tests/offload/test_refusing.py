@@ -41,7 +41,7 @@ def test_operands_that_do_not_fit_are_named_with_the_remedy():
     model = accelera.offload(double(), "64MiB")
     first, second = model[0].weight, model[1].weight
     cache = first.cache
-    from accelera.memory import Use
+    from accelera.memory._internal import Use
 
     uses = [Use(block, True, False) for weight in (first, second) for block in weight.blocks]
     with pytest.raises(BudgetExceededError) as refused, cache.use(uses, "both"):

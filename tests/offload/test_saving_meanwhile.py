@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelera.memory import Use
+from accelera.memory._internal import Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.module import offloaded_tensors, swap_in

@@ -12,8 +12,9 @@ import numpy as np
 from accelera.devices import get_device
 from accelera.engine import lazy
 from accelera.memory import process_memory, reset_peak
-from accelera.plan import SavedPlan
-from accelera.stores import Layout, Region, Store, open_store
+from accelera.plan._internal import SavedPlan
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Layout, Region
 from tests.planned import evaluate, matmul
 
 WIDTH = 16

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from accelera.engine import lazy
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
+from accelera.plan._internal import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, can_hold, values
 from tests.operations.running import CPU, run

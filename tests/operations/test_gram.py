@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from accelera.engine.gram import Mirrored
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError
-from accelera.plan import CostModel, GramProblem, MatmulProblem, Operand, PlanLimits, plan_gram, plan_matmul
+from accelera.plan._internal import (
+    CostModel,
+    GramProblem,
+    MatmulProblem,
+    Operand,
+    PlanLimits,
+    plan_gram,
+    plan_matmul,
+)
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, HALVES, PLACES, SUFFIXES, values
 from tests.operations.running import CPU, run, smallest_budget

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from accelera.devices import get_device
-from accelera.engine import job, journal_path, lazy, read_journal
-from accelera.plan import (
+from accelera.engine import job, lazy
+from accelera.engine._internal import journal_path, read_journal
+from accelera.plan import Plan
+from accelera.plan._internal import (
     CostModel,
     ElementwiseProblem,
     GramProblem,
     MatmulProblem,
     Operand,
-    Plan,
     PlanLimits,
     plan_elementwise,
     plan_gram,

@@ -148,7 +148,7 @@ class Unread(Store):
 
     @property
     def layout(self) -> Any:
-        from accelera.stores import Layout
+        from accelera.stores._internal import Layout
 
         return Layout((0, 1), 4)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.plan import CostModel, MatmulProblem, Objective, Operand, Plan, PlanLimits, plan_matmul
+from accelera.plan import Plan
+from accelera.plan._internal import CostModel, MatmulProblem, Objective, Operand, PlanLimits, plan_matmul
 
 COST = CostModel()
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from accelera.plan import matmul_lower_bound_words
+from accelera.plan._internal import matmul_lower_bound_words
 from tests.plan.problems import plan, product
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import MatmulProblem, Operand, Plan, PlanLimits, plan_matmul
+from accelera.plan import Plan
+from accelera.plan._internal import MatmulProblem, Operand, PlanLimits, plan_matmul
 from tests.plan.problems import COST, plan, product
 
 MIB = 1 << 20

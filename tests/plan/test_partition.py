@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.plan import Partition, split
+from accelera.plan._internal import Partition, split
 from accelera.plan.partition import grids
 
 sizes = st.integers(1, 300)

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import (
+from accelera.plan import Plan
+from accelera.plan._internal import (
     CostModel,
     ElementwiseProblem,
     Eviction,
@@ -23,7 +24,6 @@ from accelera.plan import (
     Operand,
     Partition,
     Pattern,
-    Plan,
     PlanLimits,
     PlanStep,
     Repeat,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.plan import CostModel, PlanLimits, matmul_steps, plan_matmul, trace_of
+from accelera.plan import matmul_steps
+from accelera.plan._internal import CostModel, PlanLimits, plan_matmul, trace_of
 from accelera.plan.types import PlanStep
 from tests.plan.problems import plan, product
 

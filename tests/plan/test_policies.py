@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.plan import (
+from accelera.plan import Plan
+from accelera.plan._internal import (
     BufferNumbers,
     CostModel,
     Eviction,
     GramProblem,
     MatmulProblem,
     Operand,
-    Plan,
     PlanLimits,
     plan_gram,
     plan_matmul,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accelera.errors import StoreFormatError
-from accelera.plan import SavedPlan
+from accelera.plan._internal import SavedPlan
 
 PLAN = SavedPlan("matmul", {"A": [[2, 3], "float32"]}, 1 << 20, {"tile": [2, 3]})
 

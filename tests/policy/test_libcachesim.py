@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from accelera.simulator import simulate_cache
-from accelera.trace import NEVER, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER
 from tests.oracles import libcachesim_oracle
 from tests.oracles.traces import TRACES, capacities
 

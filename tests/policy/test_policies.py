@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from accelera.errors import ShapeError, UnknownNameError
-from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy, prepare
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy
+from accelera.policy._internal import prepare
 from accelera.policy.policies import FOLLOWERS, NEEDS
 from accelera.simulator import simulate_cache
-from accelera.trace import NEVER, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER
 
 
 def anyone(buffer: int) -> bool:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.policy import Knowledge, create_policy, heuristic_scores, prepare, replay_next_uses
+from accelera.policy import Knowledge, create_policy
+from accelera.policy._internal import heuristic_scores, prepare, replay_next_uses
 from accelera.policy.iteration_replay import iteration_starts
 from accelera.simulator import simulate_cache
-from accelera.trace import NEVER, Kind, Trace
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import NEVER
 
 sequences = st.lists(st.integers(0, 6), max_size=40)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera import Trace, generate_synthetic_trace, predict_eviction_scores, simulate, validate_trace
-from accelera.policy import heuristic_scores
+from accelera.policy._internal import heuristic_scores
 from accelera.simulator import (
     HIERARCHIES,
     calculate_reuse_entropy,

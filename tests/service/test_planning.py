@@ -49,7 +49,8 @@ def test_an_estimate_is_that_of_the_command_line(client: TestClient, tmp_path: P
 
 
 def test_a_capture_is_stored_and_can_be_asked_about(client: TestClient, tmp_path: Path) -> None:
-    from accelera.trace import content_hash, read_trace
+    from accelera.trace import read_trace
+    from accelera.trace._internal import content_hash
 
     found = answered(client, "/v1/captures", {"config": TINY, "batch": 2, "context": 16, "training": True})
     assert found["model_type"] == "GPT2LMHeadModel"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from accelera.memory import Hierarchy
-from accelera.policy import EvictionPolicy, prepare
+from accelera.policy import EvictionPolicy
+from accelera.policy._internal import prepare
 from accelera.trace import Kind, Trace
 
 

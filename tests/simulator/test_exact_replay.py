@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from accelera import BufferPool, simulate
 from accelera.errors import BudgetExceededError
-from accelera.memory import Hierarchy, PoolStats
-from accelera.policy import POLICIES, EvictionPolicy, create_policy, prepare
+from accelera.memory import Hierarchy
+from accelera.memory._internal import PoolStats
+from accelera.policy import POLICIES, EvictionPolicy, create_policy
+from accelera.policy._internal import prepare
 from accelera.simulator import Report
 from accelera.trace import Kind, Trace, TraceLog
 from tests.matmul.products import in_npy, run

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from accelera.policy import KEPT, EvictionPolicy, Knowledge, create_policy, next_reads
+from accelera.policy import EvictionPolicy, Knowledge, create_policy
+from accelera.policy._internal import KEPT, next_reads
 from accelera.simulator import lower_bound, plan_residency, simulate
 from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import NEVER, Kind, Occupancy, Trace
+from accelera.trace import Kind, Occupancy, Trace
+from accelera.trace._internal import NEVER
 from tests.simulator.traces import lively_traces
 
 

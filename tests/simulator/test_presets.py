@@ -12,7 +12,8 @@ from accelera import Trace, generate_synthetic_trace, simulate, simulate_cache, 
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.policy import EvictionPolicy, Knowledge
-from accelera.simulator import HIERARCHIES, hierarchy_of
+from accelera.simulator import HIERARCHIES
+from accelera.simulator._internal import hierarchy_of
 
 
 @pytest.mark.parametrize("name", sorted(HIERARCHIES))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from accelera import predict_eviction_scores
 from accelera.errors import BackendMissingError, ScorerError, UnknownNameError
-from accelera.simulator import PLAIN, SCORERS, gated, generate_synthetic_trace, score, simulate, train_scorer
+from accelera.simulator import gated, generate_synthetic_trace, score, simulate, train_scorer
+from accelera.simulator._internal import PLAIN, SCORERS
 from accelera.simulator.scorer_gate import head
 from accelera.simulator.scorers import llm
 from accelera.simulator.scorers.learned import (
@@ -25,7 +26,8 @@ from accelera.simulator.scorers.learned import (
     shipped_model,
 )
 from accelera.simulator.scorers.llm import MOST_TENSORS, Ranking, chosen_tensors, parsed_ranking, prompt_for
-from accelera.trace import NEVER, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER
 
 EVERYTHING = 1 << 60
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from accelera import simulate
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.policy import POLICIES, prepare
+from accelera.policy import POLICIES
+from accelera.policy._internal import prepare
 from accelera.simulator import Report
 from accelera.trace import Kind, Trace
 from tests.policy.plugins import OrderedLru

@@ -15,17 +15,8 @@ import pytest
 from accelera._plotting import MOST_LINES
 from accelera.errors import BackendMissingError, UnknownNameError
 from accelera.policy import POLICIES
-from accelera.simulator import (
-    HIERARCHIES,
-    Gain,
-    Sweep,
-    bound_curve,
-    gain,
-    generate_synthetic_trace,
-    lower_bound,
-    simulate,
-    sweep,
-)
+from accelera.simulator import HIERARCHIES, Sweep, generate_synthetic_trace, lower_bound, simulate, sweep
+from accelera.simulator._internal import Gain, bound_curve, gain
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Occupancy, Trace
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from accelera import validate_trace
 from accelera.simulator import (
-    WORKLOADS,
     calculate_reuse_entropy,
     calculate_temporal_locality,
     generate_synthetic_trace,
     validate_tensor_size_distribution,
 )
+from accelera.simulator._internal import WORKLOADS
 from accelera.simulator.validation import reference_sizes
 from accelera.trace import Kind, Trace
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import DTypeError, UnknownNameError
-from accelera.simulator import WORKLOADS, expected_accesses, generate_synthetic_trace, simulate
-from accelera.trace import Kind, Trace, content_hash
+from accelera.simulator import generate_synthetic_trace, simulate
+from accelera.simulator._internal import WORKLOADS, expected_accesses
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import content_hash
 
 EVERYTHING = 1 << 60
 CASES = [

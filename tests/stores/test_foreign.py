@@ -10,8 +10,9 @@ import pytest
 import scipy.sparse
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import Store, create_store, open_result, open_store, whole
-from accelera.testing import StoreContract
+from accelera.stores import Store, create_store, open_store
+from accelera.stores._internal import open_result, whole
+from accelera.testing._internal import StoreContract
 from accelera.testing.store_contract import sample
 
 da = pytest.importorskip("dask.array", reason="dask is part of the dev extra")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera import _native
-from accelera.stores import STAGING_BYTES_PER_THREAD, FlatFile, Placement, create_store, open_store, whole
+from accelera.stores import create_store, open_store
+from accelera.stores._internal import STAGING_BYTES_PER_THREAD, FlatFile, Placement, whole
 from accelera.stores.flatfile import open_descriptor
 
 MODES: list[bool | None] = [False, True, None]

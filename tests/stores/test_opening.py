@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
-from accelera.stores import ArrayStore, Source, known_suffixes, open_store, register_format, whole
+from accelera.stores import open_store, register_format
+from accelera.stores._internal import ArrayStore, Source, known_suffixes, whole
 from accelera.stores.formats import _MODULES
 
 

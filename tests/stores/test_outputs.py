@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import StoreError, StoreFormatError, UnknownNameError
-from accelera.stores import create_store, open_store, whole
+from accelera.stores import create_store, open_store
+from accelera.stores._internal import whole
 from tests.children import answer_of
 
 NAMES = ["c.npy", "c.safetensors", "c.bin"]
@@ -69,7 +70,7 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, small_files: int, direct: 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_disk_full_names_the_remedy(tmp_path: Path) -> None:
-    from accelera.stores import FlatFile, Placement
+    from accelera.stores._internal import FlatFile, Placement
 
     real = os.open(tmp_path / "c.bin", os.O_RDWR | os.O_CREAT)
     os.truncate(real, 4096)

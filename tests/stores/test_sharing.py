@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import StoreError
-from accelera.stores import Store, address_of, create_store, join_output, open_store
+from accelera.stores import Store, create_store, open_store
+from accelera.stores._internal import address_of, join_output
 
 SUFFIXES = [".npy", ".safetensors", ".zarr", ".bin"]
 

@@ -12,10 +12,11 @@ import pytest
 
 from accelera._atomic import sync
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import OutputStore, Store, create_store, open_store, whole
+from accelera.stores import OutputStore, Store, create_store, open_store
+from accelera.stores._internal import whole
 from accelera.stores.zarr import exchange
 from accelera.stores.zarrstore import ZarrStore
-from accelera.testing import PublishedContract
+from accelera.testing._internal import PublishedContract
 from accelera.testing.store_contract import sample
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")

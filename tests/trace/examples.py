@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from accelera.trace import ROLES, Kind, Trace
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import ROLES
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6)
 

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 
 import accelera.trace.formats as table
 from accelera import StoreError, Trace, TraceFormatError, UnknownNameError
-from accelera.trace import Kind, content_hash, read_trace, write_trace
+from accelera.trace import Kind, read_trace, write_trace
+from accelera.trace._internal import content_hash
 from accelera.trace.formats import FORMATS, register_format
 from tests.trace.examples import described_traces, step_by_step
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from accelera import ShapeError, Trace, TraceFormatError
-from accelera.trace import content_hash
+from accelera.trace._internal import content_hash
 from tests.trace.examples import described_traces, step_by_step
 
 SEED_ROWS = {

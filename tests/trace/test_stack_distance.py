@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.simulator import simulate_cache
-from accelera.trace import Kind, Trace, miss_ratio_curve, sampled_miss_ratio_curve, stack_distances
+from accelera.trace import Kind, Trace, miss_ratio_curve, sampled_miss_ratio_curve
+from accelera.trace._internal import stack_distances
 from tests.trace.examples import traces
 
 ACCESSES = (Kind.READ, Kind.WRITE)

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 
 from accelera import Trace
-from accelera.trace import (
-    Kind,
-    Occupancy,
+from accelera.trace import Kind, Occupancy, statistics
+from accelera.trace._internal import (
     largest_op,
     reuse_entropy,
     stack_distances,
-    statistics,
     temporal_locality,
     working_sets,
 )

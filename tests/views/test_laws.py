@@ -25,7 +25,8 @@ from accelera._views.occupancy import MOST_POINTS, thinned
 from accelera.simulator import lower_bound, simulate, sweep
 from accelera.simulator.scorers import unit_scores
 from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import ROLES, Occupancy, Trace, stack_distances
+from accelera.trace import Occupancy, Trace
+from accelera.trace._internal import ROLES, stack_distances
 from tests.simulator.busy import traces
 from tests.simulator.traces import wild_records, wild_traces
 

@@ -15,7 +15,8 @@ import numpy as np
 from accelera import MatrixEngine
 from accelera._plotting import LIGHT
 from accelera.devices import CpuDevice
-from accelera.stores import Layout, Region, Store, open_store
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Layout, Region
 from accelera.units import parse_bytes
 from tools.pictures.drawing import BLUE, ORANGE, SKY, figure_svg, plain_figure, words_in
 

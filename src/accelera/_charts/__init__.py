@@ -2,11 +2,12 @@
 
 from accelera._charts.curves import (
     CURVES_HEIGHT,
+    Measure,
     budget_mark,
     curves_chart,
     curves_legend,
 )
-from accelera._charts.figures import TITLES, figure_bytes
+from accelera._charts.figures import TITLES, Kind, figure_bytes
 from accelera._charts.heatmap import (
     CIVIDIS,
     HEATMAP_HEIGHT,
@@ -27,6 +28,8 @@ __all__ = [
     "OCCUPANCY_HEIGHT",
     "TIMELINE_HEIGHT",
     "TITLES",
+    "Kind",
+    "Measure",
     "bars_height",
     "budget_mark",
     "curves_chart",

@@ -16,6 +16,10 @@ from accelera._charts.parts import (
     value_axis,
 )
 from accelera._plotting import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
     Scale,
     Theme,
     format_budget,
@@ -25,7 +29,6 @@ from accelera._plotting import (
     theme_of,
     time_scale,
 )
-from accelera._plotting.palette import BLUE, GREEN, ORANGE, PURPLE
 from accelera._views import ViewJson
 from accelera.units import format_seconds
 

@@ -15,9 +15,13 @@ from accelera._plotting.numbers import (
     whole_ticks,
 )
 from accelera._plotting.palette import (
+    BLUE,
     DARK,
+    GREEN,
     LIGHT,
     OKABE_ITO,
+    ORANGE,
+    PURPLE,
     THEMES,
     Theme,
     contrast,
@@ -30,10 +34,14 @@ from accelera._plotting.palette import (
 )
 
 __all__ = [
+    "BLUE",
     "DARK",
+    "GREEN",
     "LIGHT",
     "MOST_LINES",
     "OKABE_ITO",
+    "ORANGE",
+    "PURPLE",
     "THEMES",
     "Box",
     "LineLabel",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from accelera._views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
 from accelera._views.wording import policy_label
-from accelera.policy import POLICIES, needs
+from accelera.policy import POLICIES
+from accelera.policy._internal import needs
 from accelera.simulator import Report, lower_bound, simulate
 from accelera.trace import Trace
 

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from accelera._views.comparison import USUAL_POLICIES
 from accelera._views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
-from accelera.simulator import Sweep, bound_curve, sweep
-from accelera.simulator.sweeps import depths_below_chord
+from accelera.simulator import Sweep, sweep
+from accelera.simulator._internal import bound_curve, depths_below_chord
 from accelera.trace import Trace
 
 POINTS = 40

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from accelera._plotting import format_budget, format_size
 from accelera.errors import BudgetExceededError
 from accelera.memory import Compute, Hierarchy
-from accelera.simulator import HIERARCHIES, Report, hierarchy_of, simulate
-from accelera.simulator.replay import step_seconds
-from accelera.simulator.time_steps import TimeSteps
+from accelera.simulator import HIERARCHIES, Report, simulate
+from accelera.simulator._internal import TimeSteps, hierarchy_of, step_seconds
 from accelera.trace import Occupancy, Trace
-from accelera.trace.occupancy import largest_op
+from accelera.trace._internal import largest_op
 
 ViewJson = Mapping[str, Any]
 """A view as ``to_dict`` returns it, and as the service replies it."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera._views.facts import JsonView
-from accelera.simulator.scorers import unit_scores
-from accelera.trace import Trace, stack_distances
+from accelera.simulator._internal import unit_scores
+from accelera.trace import Trace
+from accelera.trace._internal import stack_distances
 
 MOST_TENSORS = 40
 """More would be columns of a few pixels: those with the highest scores, then the most accessed."""

@@ -16,7 +16,7 @@ from accelera._plotting import format_budget, format_size
 from accelera._views.facts import JsonView, MeasuredTrace, facts_of
 from accelera._views.presets import smallest_card
 from accelera.simulator import generate_synthetic_trace, largest_batch, largest_context
-from accelera.simulator.workloads.request import ITEM_BYTES
+from accelera.simulator._internal import ITEM_BYTES
 from accelera.trace import Occupancy, Trace
 
 MOST_BATCH = 65_536

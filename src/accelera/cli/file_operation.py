@@ -42,8 +42,8 @@ def unfinished(out: str) -> Unfinished | None:
 
     One that was killed after it had published its result is finished.
     """
-    from accelera.engine import find_journal, journal_path
-    from accelera.stores import result_path
+    from accelera.engine._internal import find_journal, journal_path
+    from accelera.stores._internal import result_path
 
     path = result_path(out)
     try:
@@ -76,8 +76,8 @@ def decide(out: str, *, resume: bool, restart: bool) -> bool:
 
 
 def _is_left(out: str) -> bool:
-    from accelera.engine import journal_path
-    from accelera.stores import result_path
+    from accelera.engine._internal import journal_path
+    from accelera.stores._internal import result_path
 
     return journal_path(result_path(out)).exists()
 

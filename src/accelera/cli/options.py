@@ -247,7 +247,7 @@ def score_for(policy: str, trace: Trace) -> NDArray[np.float64] | None:
 def machine_of(name: str | None, capacity: str | None, trace: Trace) -> Hierarchy:
     """Return the tiers meant by ``--hierarchy``, ``--capacity`` or both; raises BadParameter for neither."""
     from accelera.memory import Hierarchy
-    from accelera.simulator import hierarchy_of
+    from accelera.simulator._internal import hierarchy_of
 
     if name is None and capacity is None:
         raise typer.BadParameter("give --capacity, for example 8GiB or 50%, or --hierarchy, or both")

@@ -128,7 +128,7 @@ def _show(plan: Plan, out: str, *, as_json: bool) -> None:
 
 def _disk(plan: Plan, out: str) -> dict[str, Any]:
     """Return the bytes of the result before compression, and those free on the disk it goes to."""
-    from accelera.stores import result_path
+    from accelera.stores._internal import result_path
 
     result = (plan.stages[-1] if plan.stages else plan).operands[-1]
     folder = Path(result_path(out)).absolute().parent

@@ -12,7 +12,7 @@ from accelera.cli import options
 from accelera.cli.options import Json
 
 if TYPE_CHECKING:
-    from accelera.simulator.compiling import CompilePrediction, SourcePrediction
+    from accelera.simulator._internal import CompilePrediction, SourcePrediction
 
 LANGUAGES = {
     ".py": "python",
@@ -88,7 +88,7 @@ def _require_for(language: str | None, budgets: list[str] | None, opt_level: str
 
 
 def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
-    from accelera.simulator.compiling import predict_source
+    from accelera.simulator._internal import predict_source
 
     try:
         return predict_source(path.read_text(encoding="utf-8"), opt_level=opt_level, language=language)

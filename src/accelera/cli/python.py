@@ -21,7 +21,7 @@ def main() -> None:
     if flags:
         own = [] if any(flag in _ENDS for flag in flags) else ["-m", "accelera.cli.python", *words]
         os.execv(sys.executable, [sys.executable, *flags, *own])
-    from accelera.capture import UserProgram
+    from accelera.capture._internal import UserProgram
     from accelera.cli.failures import tell
     from accelera.cli.run import carry_out
     from accelera.errors import AcceleraError

@@ -128,7 +128,7 @@ def _budget(text: str | None, machine: WhatIf, record: Trace) -> int:
     recorded = record.meta.get("capacity_bytes")
     if isinstance(recorded, int) and recorded > 0:
         return recorded
-    from accelera.simulator import hierarchy_of
+    from accelera.simulator._internal import hierarchy_of
 
     return hierarchy_of(machine.hierarchy).tiers[0].capacity_bytes
 

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from accelera._text_table import text_table
-from accelera.capture import UserProgram, is_own
+from accelera.capture._internal import UserProgram, is_own
 from accelera.cli import options
 from accelera.cli.failures import exit_code_of
 from accelera.errors import AcceleraError
@@ -28,7 +28,7 @@ from accelera.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from accelera.cli.sampling import Samples
-    from accelera.interceptor import OpStats, Stats
+    from accelera.interceptor._internal import OpStats, Stats
 
 
 @contextmanager

@@ -69,8 +69,9 @@ def serve(
     require("serve", "fastapi", "uvicorn", "sqlalchemy")
     if ui:
         require("serve --ui", "streamlit", "httpx")
-    from accelera.service.server import serve as run
-    from accelera.service.settings import USUAL, ServiceSettings, read_limits, read_token
+    from accelera.service import ServiceSettings
+    from accelera.service._internal import USUAL, read_limits, read_token
+    from accelera.service._internal import serve as run
 
     token = "" if token_file is None else read_token(token_file)
     url = _with_password(db or _default_database_url(), db_password_file)
@@ -167,14 +168,14 @@ def _with_password(url: str, password: Path | None) -> str:
         return url
     from sqlalchemy.engine import make_url
 
-    from accelera.service.settings import read_token
+    from accelera.service._internal import read_token
 
     return make_url(url).set(password=read_token(password)).render_as_string(hide_password=False)
 
 
 def _default_database_url() -> str:
     """Return the URL of a file in the user's data folder."""
-    from accelera.service.database import sqlite_url
+    from accelera.service._internal import sqlite_url
 
     base = Path.home() / ".local" / "share" / "accelera"
     base.mkdir(parents=True, exist_ok=True)

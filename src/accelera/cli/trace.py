@@ -172,7 +172,8 @@ def capture(
     The script runs as with python: its arguments, output, errors and exit code are its own; with --json what
     it prints goes to stderr. A trace is written of a script that fails, too.
     """
-    from accelera.capture import capture_script, is_own
+    from accelera.capture import capture_script
+    from accelera.capture._internal import is_own
     from accelera.trace import write_trace
 
     target = out or Path(f"{script.stem}.parquet")

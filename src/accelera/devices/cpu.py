@@ -24,7 +24,7 @@ from accelera.devices.checks import (
 from accelera.devices.contract import Device
 from accelera.devices.pages import Pages
 from accelera.errors import DeviceMemoryError
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from accelera.units import format_bytes
 
 Array = np.ndarray[Any, Any]

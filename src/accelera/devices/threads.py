@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from accelera._thread_limits import ThreadLimits
 from accelera.errors import ArgumentError
-from accelera.memory import cgroup_processors
+from accelera.memory._internal import cgroup_processors
 
 
 def usable_processors(proc: str = "/proc") -> int:

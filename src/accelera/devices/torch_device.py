@@ -32,7 +32,7 @@ from accelera.devices.torch_staging import PIECE_BYTES, Staging
 from accelera.devices.torch_streams import Lanes
 from accelera.devices.torch_types import is_held, numpy_dtype, signed, torch_dtype, translated, wire_dtype
 from accelera.errors import DeviceError, DTypeError
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from accelera.units import format_bytes
 
 

@@ -38,11 +38,14 @@ from accelera.engine.report import RunObserver, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError, StateError
-from accelera.memory import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget, Hierarchy, MemoryManager, Tier
-from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan, as_saved
+from accelera.memory import Hierarchy, MemoryManager, Tier
+from accelera.memory._internal import ALWAYS_FITS_BYTES, UNBOUNDED_BYTES, Budget
+from accelera.plan import Plan
+from accelera.plan._internal import Eviction, Objective, PolicyMaker, SavedPlan, as_saved
 from accelera.settings import current_value
-from accelera.stores import Store, is_sparse
-from accelera.trace import Recorder
+from accelera.stores import Store
+from accelera.stores._internal import is_sparse
+from accelera.trace._internal import Recorder
 from accelera.units import format_bytes, parse_limit
 
 if TYPE_CHECKING:

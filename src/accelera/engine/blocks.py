@@ -11,13 +11,13 @@ from typing import Any, final
 from accelera.devices import Device
 from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.options import MemorySplit
-from accelera.plan import (
+from accelera.plan import Plan
+from accelera.plan._internal import (
     BlockTable,
     CostModel,
     DevicePlacement,
     Forecast,
     MatmulProblem,
-    Plan,
     PlanStep,
     Span,
     Spans,

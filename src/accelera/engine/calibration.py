@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from accelera.devices import Device, usable_processors
+from accelera.devices import Device
+from accelera.devices._internal import usable_processors
 from accelera.errors import DeviceMemoryError, StoreError
-from accelera.plan import CostModel
-from accelera.stores import FlatFile, Placement
+from accelera.plan._internal import CostModel
+from accelera.stores._internal import FlatFile, Placement
 
 _ACCELERATOR_FLOPS_PER_S = 1e13
 """Nominal rate by which plans for accelerators are chosen, in f32 flop/s."""

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import numpy as np
 
 from accelera._logs import logger
-from accelera.devices import Device, get_device, usable_processors
+from accelera.devices import Device, get_device
+from accelera.devices._internal import usable_processors
 from accelera.engine.blocks import (
     USUAL_BLOCKS,
     BlockPlans,
@@ -43,9 +44,10 @@ from accelera.engine.report import DeviceRun, Progress, RunReport
 from accelera.engine.runner import Kernel, RunControl
 from accelera.errors import ArgumentError, BudgetExceededError, StoreError, UnknownNameError
 from accelera.memory import MemoryManager
-from accelera.plan import DevicePlacement, DevicePlan, Pattern, Plan, PlanStep
-from accelera.plan.saved_choices import require_exact_cover
-from accelera.stores import Address, Store, address_of, join_output
+from accelera.plan import Plan
+from accelera.plan._internal import DevicePlacement, DevicePlan, Pattern, PlanStep, require_exact_cover
+from accelera.stores import Store
+from accelera.stores._internal import Address, address_of, join_output
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:

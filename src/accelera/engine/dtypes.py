@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from accelera.errors import DTypeError
-from accelera.stores import parse_dtype
+from accelera.stores._internal import parse_dtype
 
 DType = np.dtype[Any]
 Type = DType | type

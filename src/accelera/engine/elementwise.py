@@ -16,8 +16,8 @@ from accelera.devices import Device
 from accelera.engine.dtypes import cast_into, cast_itemsize
 from accelera.engine.program import ElementwiseProgram, Scratch
 from accelera.engine.reducers import ReductionPlace, RunningReduction, States
-from accelera.plan import PlanStep
-from accelera.stores import Region
+from accelera.plan._internal import PlanStep
+from accelera.stores._internal import Region
 
 Shape = tuple[int, ...]
 

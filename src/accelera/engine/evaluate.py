@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.devices import Device, get_device, usable_processors
+from accelera.devices import Device, get_device
+from accelera.devices._internal import usable_processors
 from accelera.engine.dtypes import check_lossless
 from accelera.engine.elementwise import ReduceKernel, StoreKernel, SweepKernel, Team
 from accelera.engine.expression import Expr, Reduction, lazy
@@ -21,8 +22,10 @@ from accelera.engine.options import RUNTIME_BYTES, USUAL, OperationOptions
 from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
 from accelera.errors import DTypeError
-from accelera.plan import CostModel, ElementwiseProblem, Operand, Plan, PlanLimits, plan_elementwise
-from accelera.stores import Store, parse_dtype
+from accelera.plan import Plan
+from accelera.plan._internal import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
+from accelera.stores import Store
+from accelera.stores._internal import parse_dtype
 
 Check = Callable[[np.ndarray[Any, Any]], None]
 

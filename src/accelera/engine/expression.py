@@ -32,7 +32,8 @@ from accelera.engine.dtypes import (
 from accelera.engine.operands import broadcast_shape, matmul_shape, open_operand
 from accelera.engine.reducers import RunningReduction, rule
 from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
-from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
+from accelera.stores import Store
+from accelera.stores._internal import Viewing, check_shape, is_sparse, joined_shape, parse_dtype
 
 Axis = int | Sequence[int] | None
 Key = int | slice | EllipsisType | None

@@ -17,14 +17,14 @@ from accelera.engine.elementwise import PIECE_BYTES, piece_shape, pieces
 from accelera.engine.expression import Expr, Leaf
 from accelera.engine.program import ElementwiseProgram, Scratch
 from accelera.errors import StoreError
-from accelera.stores import (
+from accelera.stores import Store
+from accelera.stores._internal import (
     STAGING_BYTES_PER_THREAD,
     ArrayStore,
     FlatFile,
     Layout,
     Placement,
     Region,
-    Store,
     inner_region,
     region_shape,
 )

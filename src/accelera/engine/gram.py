@@ -17,8 +17,10 @@ from accelera.engine.options import USUAL, MemorySplit, OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import PIECE_BYTES
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, PlanLimits, PlanStep, plan_gram
-from accelera.stores import Layout, Region, Store
+from accelera.plan import Plan
+from accelera.plan._internal import GramProblem, Operand, PlanLimits, PlanStep, plan_gram
+from accelera.stores import Store
+from accelera.stores._internal import Layout, Region
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Side = Literal["left", "right"]

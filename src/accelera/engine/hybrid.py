@@ -44,19 +44,19 @@ from accelera.errors import (
     DeviceMemoryError,
 )
 from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
-from accelera.execution import Kernel as Function
+from accelera.execution._internal import Kernel as Function
 from accelera.memory import MemoryManager
-from accelera.plan import (
+from accelera.plan import Plan
+from accelera.plan._internal import (
     DevicePlacement,
     DevicePlan,
     MatmulProblem,
     OperandBlock,
     Pattern,
-    Plan,
     PlanStep,
     Spans,
+    require_exact_cover,
 )
-from accelera.plan.saved_choices import require_exact_cover
 from accelera.stores import Store
 from accelera.units import format_bytes
 

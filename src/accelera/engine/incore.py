@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera._logs import logger
-from accelera.devices import is_out_of_memory
+from accelera.devices._internal import is_out_of_memory
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import broadcast_shape, matmul_shape
 from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, STRIDED, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
-from accelera.stores import Store, has_whole_strides, is_mapped
+from accelera.stores import Store
+from accelera.stores._internal import has_whole_strides, is_mapped
 from accelera.units import format_bytes
 
 

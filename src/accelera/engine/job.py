@@ -42,8 +42,10 @@ from accelera.errors import (
     StoreError,
     StoreFormatError,
 )
-from accelera.plan import OperandBlock, Plan, PlanStep, SavedPlan, Spans
-from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
+from accelera.plan import Plan
+from accelera.plan._internal import OperandBlock, PlanStep, SavedPlan, Spans
+from accelera.stores import OutputStore, Store
+from accelera.stores._internal import partial_path, remove_leftovers
 
 logger = logging.getLogger("accelera.engine")
 
@@ -394,7 +396,7 @@ def _wait_for_caller(stores: Iterable[Store]) -> None:
     """
     tiers = {store.tier for store in stores} - {"ram", "disk"}
     if tiers and "torch" in sys.modules:
-        from accelera.devices import wait_for_current_work
+        from accelera.devices._internal import wait_for_current_work
 
         for tier in tiers:
             wait_for_current_work(tier)

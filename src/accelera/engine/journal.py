@@ -31,7 +31,7 @@ import numpy as np
 from accelera._json_values import parse_json
 from accelera.engine.operands import differences
 from accelera.errors import StoreChangedError, StoreError
-from accelera.plan import Spans
+from accelera.plan._internal import Spans
 
 _Face = tuple[int, bool, int, Spans]
 """Axis, whether it is the upper side, where along the axis, and the spans along the others."""

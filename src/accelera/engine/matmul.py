@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.chunking import ChunkingStrategy, Region, covering
+from accelera.chunking import ChunkingStrategy
+from accelera.chunking._internal import Region, covering
 from accelera.devices import Device
 from accelera.engine.calibration import cost_model
 from accelera.engine.dtypes import held_dtype
@@ -23,16 +24,8 @@ from accelera.engine.operands import (
     result_view,
 )
 from accelera.engine.options import USUAL, MemorySplit, OperationOptions
-from accelera.plan import (
-    CostModel,
-    MatmulProblem,
-    Operand,
-    Plan,
-    PlanLimits,
-    PlanStep,
-    Span,
-    plan_matmul,
-)
+from accelera.plan import Plan
+from accelera.plan._internal import CostModel, MatmulProblem, Operand, PlanLimits, PlanStep, Span, plan_matmul
 from accelera.stores import Store
 
 

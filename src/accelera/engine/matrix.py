@@ -21,7 +21,7 @@ import numpy as np
 from accelera._extras import require
 from accelera._lazily import LazyModule
 from accelera._result_html import result_html
-from accelera.devices import present_accelerator
+from accelera.devices._internal import present_accelerator
 from accelera.engine.operands import broadcast_shape
 from accelera.engine.registry import default_product, register_wrapper
 from accelera.errors import DeviceError, ShapeError

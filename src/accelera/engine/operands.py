@@ -20,18 +20,15 @@ from accelera.devices import Device, get_device
 from accelera.engine.dtypes import HALVES, held_dtype
 from accelera.engine.registry import is_matrix, unwrapped
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreChangedError, StoreError
-from accelera.plan import Operand
+from accelera.plan._internal import Operand
 from accelera.settings import current
-from accelera.stores import (
+from accelera.stores import OutputStore, Store, create_store, open_store
+from accelera.stores._internal import (
     FlatFile,
-    OutputStore,
-    Store,
-    create_store,
     is_foreign,
     is_sparse,
     is_tensor,
     open_result,
-    open_store,
     output_scratch_bytes,
     result_path,
 )

@@ -24,10 +24,13 @@ from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport, progress_observer
 from accelera.errors import ArgumentError, BudgetExceededError
-from accelera.memory import Budget, MemoryManager
-from accelera.plan import Eviction, Objective, Plan, as_saved
+from accelera.memory import MemoryManager
+from accelera.memory._internal import Budget
+from accelera.plan import Plan
+from accelera.plan._internal import Eviction, Objective, as_saved
 from accelera.settings import current
-from accelera.stores import Store, is_tensor, load_format
+from accelera.stores import Store
+from accelera.stores._internal import is_tensor, load_format
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -19,9 +19,11 @@ from accelera.engine.report import RunObserver
 from accelera.engine.staging import buffer_bytes
 from accelera.errors import BudgetExceededError
 from accelera.memory import MemoryManager
-from accelera.plan import Eviction, Objective, Operand, Plan, PolicyMaker, SavedPlan
+from accelera.plan import Plan
+from accelera.plan._internal import Eviction, Objective, Operand, PolicyMaker, SavedPlan
 from accelera.stores import Store
-from accelera.trace import Recorder, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import Recorder
 
 Amount = int | float | str
 """Memory as people write it: bytes, ``"512MiB"``, or a share such as ``0.5``."""

@@ -27,9 +27,11 @@ from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.report import RunReport, totals
 from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
 from accelera.errors import ArgumentError, BudgetExceededError
-from accelera.plan import Plan, SavedPlan, combine_plans
+from accelera.plan import Plan
+from accelera.plan._internal import SavedPlan, combine_plans
 from accelera.settings import current_value
-from accelera.stores import Store, disk_folder
+from accelera.stores import Store
+from accelera.stores._internal import disk_folder
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.engine")

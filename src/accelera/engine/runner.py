@@ -24,11 +24,13 @@ from accelera.engine.options import OperationOptions
 from accelera.engine.report import Progress, RunObserver, RunReport
 from accelera.engine.staging import Mover
 from accelera.errors import StateError
-from accelera.memory import Buffer, BufferPool
-from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
+from accelera.memory._internal import Buffer, BufferPool
+from accelera.plan import Plan
+from accelera.plan._internal import BufferNumbers, OperandBlock, Pass, PlanStep, policy_of, walk
 from accelera.policy import create_policy
 from accelera.stores import Store
-from accelera.trace import Access, Kind, Recorder, RunRecorder
+from accelera.trace import Access, Kind
+from accelera.trace._internal import Recorder, RunRecorder
 
 Kernel = Callable[[Device, PlanStep, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""

@@ -24,8 +24,9 @@ from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.operands import open_operand
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.plan import CostModel, Operand, PlanStep
-from accelera.stores import Layout, Region, Store, is_sparse, parse_dtype
+from accelera.plan._internal import CostModel, Operand, PlanStep
+from accelera.stores import Store
+from accelera.stores._internal import Layout, Region, is_sparse, parse_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

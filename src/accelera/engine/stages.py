@@ -33,8 +33,9 @@ from accelera.engine.expression import (
     Viewed,
 )
 from accelera.engine.expression_stores import Intermediate, store_of
-from accelera.plan import CostModel
-from accelera.stores import JoinedStore, Store
+from accelera.plan._internal import CostModel
+from accelera.stores import Store
+from accelera.stores._internal import JoinedStore
 
 _NOMINAL = CostModel()
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera.devices import Device
-from accelera.plan import Operand, OperandBlock
-from accelera.stores import Region, Store
+from accelera.plan._internal import Operand, OperandBlock
+from accelera.stores import Store
+from accelera.stores._internal import Region
 
 PIECE_BYTES = 1 << 20
 """Size of one host buffer."""

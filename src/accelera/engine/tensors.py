@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from accelera.errors import DTypeError
-from accelera.stores import has_whole_strides, plain_array
+from accelera.stores._internal import has_whole_strides, plain_array
 
 if TYPE_CHECKING:
     import torch as torch

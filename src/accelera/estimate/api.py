@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelera._extras import require
 from accelera.estimate.report import Estimate
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from accelera.units import parse_limit
 
 if TYPE_CHECKING:

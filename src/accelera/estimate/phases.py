@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from accelera.capture import capture, unlogged_errors
+from accelera.capture import capture
+from accelera.capture._internal import unlogged_errors
 from accelera.errors import ArgumentError
 from accelera.estimate.element_types import ElementType, element_type, float8_layers, own_type, twin
 from accelera.estimate.report import Estimate, Phase

@@ -11,7 +11,7 @@ from accelera._extras import require
 from accelera.capture import capture
 from accelera.errors import ArgumentError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
+from accelera.simulator._internal import CompilePrediction, SourcePrediction, predict_source, predict_trace
 from accelera.trace import Trace
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _predict_module(
     require("predict_compile", "torch")
     import torch
 
-    from accelera.capture import is_on_meta
+    from accelera.capture._internal import is_on_meta
 
     if inputs is None and make_inputs is None:
         raise ArgumentError(
@@ -179,7 +179,7 @@ def local_machine(*, small: bool = False) -> Hierarchy:
     """
     import torch
 
-    from accelera.capture import quickest_s
+    from accelera.capture._internal import quickest_s
 
     edge, length = (128, 1 << 16) if small else (1024, 1 << 24)
     with torch.no_grad():

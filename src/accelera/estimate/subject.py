@@ -15,9 +15,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from accelera._extras import transformers_for
-from accelera.capture import CopiesOfFakes, ShapeMode, initializers_of_shapes
-from accelera.capture.known_values import has_kept_value
-from accelera.capture.lazy_layers import refuse_lazy_layers
+from accelera.capture._internal import (
+    CopiesOfFakes,
+    ShapeMode,
+    has_kept_value,
+    initializers_of_shapes,
+    refuse_lazy_layers,
+)
 from accelera.errors import ArgumentError, MissingFileError
 from accelera.estimate.element_types import own_type, shape_of, twin
 

@@ -12,9 +12,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from accelera._user_paths import user_path
-from accelera.devices import get_device, present_accelerator
+from accelera.devices import get_device
+from accelera.devices._internal import present_accelerator
 from accelera.errors import SettingError
-from accelera.memory import Budget, MemoryManager, host_memory
+from accelera.memory import MemoryManager
+from accelera.memory._internal import Budget, host_memory
 from accelera.settings import current
 from accelera.units import parse_limit
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from accelera.devices import is_out_of_memory
+from accelera.devices._internal import is_out_of_memory
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.config import InterceptionConfig, Route, active_config
 from accelera.interceptor.hooks import original
 from accelera.interceptor.spill import SpilledResult, spill_folder
 from accelera.interceptor.statistics import statistics
 from accelera.interceptor.tiling import MemoryTarget, Region, ResultLayout, TileTarget, halved
-from accelera.memory import Budget
+from accelera.memory._internal import Budget
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.interceptor")

@@ -19,13 +19,13 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from accelera.devices.torch_shim import shim_library
+from accelera.devices._internal import shim_library
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor.config import InterceptionConfig, active_config, stays_in_memory
 from accelera.interceptor.file_mapping import FileMapping
 from accelera.interceptor.statistics import statistics
 from accelera.interceptor.tiling import Region, ResultLayout, contiguous_strides, nbytes
-from accelera.stores import FlatFile, Placement, is_in_memory
+from accelera.stores._internal import FlatFile, Placement, is_in_memory
 from accelera.units import format_bytes
 
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

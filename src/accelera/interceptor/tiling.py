@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 import torch
 
-from accelera.chunking import Region as Region
+from accelera.chunking._internal import Region as Region
 from accelera.errors import ShapeError
 
 

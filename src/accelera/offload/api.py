@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from accelera.capture.lazy_layers import refuse_lazy_layers
+from accelera.capture._internal import refuse_lazy_layers
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError, DTypeError
-from accelera.memory.probe import trim_heap
+from accelera.memory._internal import trim_heap
 from accelera.offload.backing import BackingStores, RamBacking
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import block_bytes_of

@@ -20,8 +20,8 @@ import torch
 
 from accelera.devices import CpuDevice
 from accelera.errors import StoreError
-from accelera.memory import BackingStore, BackingStores, Bytes
-from accelera.stores import FlatFile, Placement
+from accelera.memory._internal import BackingStore, BackingStores, Bytes
+from accelera.stores._internal import FlatFile, Placement
 from accelera.units import format_bytes
 
 __all__ = [

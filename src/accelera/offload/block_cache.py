@@ -19,8 +19,17 @@ import torch
 from accelera._native import Arena
 from accelera.devices import Device
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
-from accelera.memory import AsyncBuffers, BufferTable, Pins, PoolBlock, Prefetcher, Slab, Use, window_of
-from accelera.memory.probe import trim_heap
+from accelera.memory._internal import (
+    AsyncBuffers,
+    BufferTable,
+    Pins,
+    PoolBlock,
+    Prefetcher,
+    Slab,
+    Use,
+    trim_heap,
+    window_of,
+)
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.backing import BackingStore, BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import part_name, row_parts

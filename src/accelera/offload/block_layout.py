@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from accelera.chunking import Region
+from accelera.chunking._internal import Region
 
 BLOCKS = {False: 4, True: 8}
 """Number of the largest blocks that fit the pool: a product uses three, an optimizer's step up to five."""

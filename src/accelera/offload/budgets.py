@@ -12,13 +12,14 @@ import torch
 
 from accelera.devices import Device, get_device
 from accelera.errors import ArgumentError, BudgetExceededError
-from accelera.memory import Budget, MemoryManager
+from accelera.memory import MemoryManager
+from accelera.memory._internal import Budget
 from accelera.offload.backing import BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import BLOCKS
 from accelera.offload.config import LEAST_BYTES
 from accelera.offload.device_memory import tensor_device
 from accelera.offload.tensor import can_be_offloaded
-from accelera.stores import STAGING_BYTES_PER_THREAD
+from accelera.stores._internal import STAGING_BYTES_PER_THREAD
 from accelera.units import format_bytes
 
 

@@ -11,9 +11,9 @@ import torch
 
 from accelera._native import Arena
 from accelera.devices import Device, SimulatedDevice
-from accelera.devices.torch_device import TorchDevice
+from accelera.devices._internal import TorchDevice
 from accelera.errors import DeviceMemoryError
-from accelera.memory import DeviceMemory, host_memory
+from accelera.memory._internal import DeviceMemory, host_memory
 from accelera.offload.backing import BackingStore, Bytes
 from accelera.units import format_bytes
 

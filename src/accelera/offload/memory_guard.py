@@ -14,9 +14,10 @@ from typing import Any, Protocol, final
 import torch
 
 from accelera._native import Arena, arena_functions
-from accelera.devices.torch_shim import shim_library
+from accelera.devices._internal import shim_library
 from accelera.errors import BudgetExceededError
-from accelera.memory import Use, process_memory
+from accelera.memory import process_memory
+from accelera.memory._internal import Use
 from accelera.units import format_bytes
 
 MAPPED_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from accelera.capture import shape_rule
+from accelera.capture._internal import shape_rule
 
 PLAIN_TYPES = (torch.Tensor, FakeTensor)
 

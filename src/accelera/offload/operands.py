@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelera.memory import PoolBlock, Use
+from accelera.memory._internal import PoolBlock, Use
 from accelera.offload.block_layout import BlockLayout, Box, whole_box
 from accelera.offload.tensor import OffloadedTensor, is_offloaded, layout_of
 

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from accelera.devices.names import present_accelerator
+from accelera.devices._internal import present_accelerator
 from accelera.errors import DeviceError
 from accelera.offload.tensor import OffloadedTensor, implements
 

@@ -25,7 +25,7 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-    from accelera.memory import PoolBlock
+    from accelera.memory._internal import PoolBlock
 
 
 _P = ParamSpec("_P")

@@ -1,55 +1,7 @@
 """Plans of operations: operands, schedules, forecasts and the least bytes possible."""
 
-from accelera.plan.cost import CostModel
-from accelera.plan.dry_run import BufferNumbers, forecast, policy_of, trace_of
-from accelera.plan.elementwise import ElementwiseProblem, plan_elementwise
-from accelera.plan.gram import plan_gram
-from accelera.plan.gram_steps import GramProblem
-from accelera.plan.limits import Eviction, PlanLimits, PolicyMaker, Scorer
-from accelera.plan.matmul import Objective, matmul_lower_bound_words, plan_matmul
-from accelera.plan.matmul_steps import MatmulProblem
-from accelera.plan.partition import Partition, Span, Spans, split
-from accelera.plan.plan import DevicePlacement, DevicePlan, Plan, SavedPlan, as_saved, combine_plans
-from accelera.plan.types import Alternative, BlockTable, Forecast, Operand, OperandBlock, PlanStep
-from accelera.plan.walk import Pass, Pattern, PoolDriver, Repeat, walk
+from accelera.plan.plan import Plan
 
 __all__ = [
-    "Alternative",
-    "BlockTable",
-    "BufferNumbers",
-    "CostModel",
-    "DevicePlacement",
-    "DevicePlan",
-    "ElementwiseProblem",
-    "Eviction",
-    "Forecast",
-    "GramProblem",
-    "MatmulProblem",
-    "Objective",
-    "Operand",
-    "OperandBlock",
-    "Partition",
-    "Pass",
-    "Pattern",
     "Plan",
-    "PlanLimits",
-    "PlanStep",
-    "PolicyMaker",
-    "PoolDriver",
-    "Repeat",
-    "SavedPlan",
-    "Scorer",
-    "Span",
-    "Spans",
-    "as_saved",
-    "combine_plans",
-    "forecast",
-    "matmul_lower_bound_words",
-    "plan_elementwise",
-    "plan_gram",
-    "plan_matmul",
-    "policy_of",
-    "split",
-    "trace_of",
-    "walk",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.memory import Ledger
+from accelera.memory._internal import Ledger
 from accelera.plan.cost import CostModel
 from accelera.plan.limits import Eviction
 from accelera.plan.types import Forecast, Operand, OperandBlock, PlanStep

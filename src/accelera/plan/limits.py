@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import ArgumentError, BudgetExceededError, UnknownNameError
-from accelera.policy import POLICIES, EvictionPolicy, Knowledge, needs, prepare
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge
+from accelera.policy._internal import needs, prepare
 from accelera.trace import Trace
 from accelera.units import format_bytes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.chunking import Region
+from accelera.chunking._internal import Region
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.trace import NEVER, Kind, Trace, next_uses
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import NEVER, next_uses
 
 Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 

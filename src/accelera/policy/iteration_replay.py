@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.policy.contract import once_per_trace
-from accelera.trace import NEVER, Trace
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER
 
 
 def access_signatures(trace: Trace) -> NDArray[np.int64]:

@@ -15,7 +15,8 @@ from accelera._native import Policy, PolicyKnowledge, policy_needs
 from accelera.errors import ArgumentError, ShapeError, UnknownNameError
 from accelera.policy.contract import EvictionPolicy, Knowledge, next_reads, once_per_trace
 from accelera.policy.iteration_replay import replay_next_uses
-from accelera.trace import Trace, stack_distances
+from accelera.trace import Trace
+from accelera.trace._internal import stack_distances
 
 
 @once_per_trace

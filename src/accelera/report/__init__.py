@@ -3,4 +3,7 @@
 from accelera.report.contents import report_contents
 from accelera.report.page import report_page
 
-__all__ = ["report_contents", "report_page"]
+__all__ = [
+    "report_contents",
+    "report_page",
+]

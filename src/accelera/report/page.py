@@ -17,6 +17,7 @@ from accelera._charts import (
     HEATMAP_HEIGHT,
     OCCUPANCY_HEIGHT,
     TIMELINE_HEIGHT,
+    Measure,
     bars_height,
     curves_chart,
     curves_legend,
@@ -27,7 +28,6 @@ from accelera._charts import (
     policy_bars,
     timeline_chart,
 )
-from accelera._charts.curves import Measure
 from accelera._plotting import DARK, LIGHT, Theme, dark_colours, format_budget, format_count, format_size
 from accelera._views import ViewJson
 from accelera.report import tables

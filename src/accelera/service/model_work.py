@@ -40,7 +40,8 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn, final
 
-from accelera.stores import STAGING_BYTES_PER_THREAD, Layout, Store, parse_dtype
+from accelera.stores import Store
+from accelera.stores._internal import STAGING_BYTES_PER_THREAD, Layout, parse_dtype
 
 
 @final
@@ -138,7 +139,7 @@ def capture_model(database: Database, body: Mapping[str, Any], on_progress: OnPr
 
 def _capture_trace(request: Capturing, path: str) -> Trace:
     from accelera.capture import capture
-    from accelera.estimate import subject_of
+    from accelera.estimate._internal import subject_of
 
     subject = subject_of(path, None, request.batch, request.context)
     if request.generate_tokens and not subject.generates:

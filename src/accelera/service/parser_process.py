@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accelera.errors import AcceleraError, TraceFormatError
-from accelera.trace import Trace, content_hash, read_trace
-from accelera.trace.formats import FORMATS as _ALL_FORMATS
+from accelera.trace import Trace, read_trace
+from accelera.trace._internal import FORMATS as _ALL_FORMATS
+from accelera.trace._internal import content_hash
 
 FORMATS = ("parquet", "csv", "json", "torch_snapshot", "libcachesim_csv", "oracle_general")
 """Formats that are read, by their names in ``read_trace``."""

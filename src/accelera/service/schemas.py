@@ -21,7 +21,8 @@ from pydantic import (
 from accelera._views import MACHINES, WhatIf
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.policy import POLICIES
-from accelera.simulator import HIERARCHIES, SCORERS, expected_accesses, generate_synthetic_trace
+from accelera.simulator import HIERARCHIES, generate_synthetic_trace
+from accelera.simulator._internal import SCORERS, expected_accesses
 from accelera.trace import Trace
 from accelera.units import parse_share
 

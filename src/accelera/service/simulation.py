@@ -27,13 +27,10 @@ from accelera.service.schemas import (
     Workload,
 )
 from accelera.service.settings import ServiceSettings
-from accelera.simulator import gated, hierarchy_of, simulate, validate_trace
-from accelera.simulator.compiling import predict_source, predict_trace
-from accelera.simulator.presets import capacity_of
-from accelera.simulator.scorers import unit_scores
-from accelera.trace import Kind, Trace, stack_distances
-from accelera.trace.dataframe import MIB, tensor_ids
-from accelera.trace.reuse import FIRST
+from accelera.simulator import gated, simulate, validate_trace
+from accelera.simulator._internal import capacity_of, hierarchy_of, predict_source, predict_trace, unit_scores
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import FIRST, MIB, stack_distances, tensor_ids
 
 _KINDS = {int(Kind.READ): "read", int(Kind.WRITE): "write"}
 

@@ -16,7 +16,7 @@ from accelera.service.problems import Problem, documented
 from accelera.service.replies import json_bytes
 from accelera.service.trace_store import store, trace_record
 from accelera.service.upload_parser import UploadParser
-from accelera.trace.formats import FORMATS
+from accelera.trace._internal import FORMATS
 
 router = APIRouter(prefix="/traces", tags=["traces"], responses=documented(401, 422, 500))
 

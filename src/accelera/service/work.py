@@ -27,8 +27,8 @@ from accelera.service.schemas import (
     Workload,
 )
 from accelera.service.settings import ServiceLimits
-from accelera.simulator import Sweep, advise, bound_curve, lower_bound, sweep
-from accelera.simulator.presets import capacity_of
+from accelera.simulator import Sweep, advise, lower_bound, sweep
+from accelera.simulator._internal import bound_curve, capacity_of
 from accelera.trace import Trace, read_trace
 
 OnProgress = Callable[[float, str], None]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
-from accelera.policy import needs
+from accelera.policy._internal import needs
 from accelera.simulator.advice import (
     PLAIN,
     WORTHWHILE,
@@ -32,7 +32,8 @@ from accelera.simulator.report import Report
 from accelera.simulator.residency_lp import compulsory_reads
 from accelera.simulator.sweeps import policy_names, sweep
 from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import Kind, Occupancy, Trace, stack_distances
+from accelera.trace import Kind, Occupancy, Trace
+from accelera.trace._internal import stack_distances
 from accelera.units import format_bytes
 
 

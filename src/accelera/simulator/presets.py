@@ -7,7 +7,8 @@ import numbers
 import numpy as np
 
 from accelera.errors import ArgumentError, UnknownNameError
-from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
+from accelera.memory import Compute, Hierarchy, Tier
+from accelera.memory._internal import UNBOUNDED_BYTES
 from accelera.trace import Occupancy, Trace
 from accelera.units import parse_limit
 

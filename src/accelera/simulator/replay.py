@@ -18,7 +18,8 @@ from accelera import _native
 from accelera._native import PreparedTrace
 from accelera.errors import ArgumentError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, next_reads, prepare
+from accelera.policy import EvictionPolicy, Knowledge
+from accelera.policy._internal import native_knowledge, next_reads, prepare
 from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.report import LinkReport, Report, TierReport, timeline_of
 from accelera.trace import Trace

@@ -13,7 +13,8 @@ from accelera._extras import require
 from accelera._plotting import format_size
 from accelera.errors import ArgumentError
 from accelera.memory import Hierarchy
-from accelera.policy import POLICIES, needs
+from accelera.policy import POLICIES
+from accelera.policy._internal import needs
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.scorers import score, unit_scores

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import ArgumentError
-from accelera.trace import Kind, StackDistances, Trace, reuse_entropy, stack_distances, temporal_locality
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import StackDistances, reuse_entropy, stack_distances, temporal_locality
 
 if TYPE_CHECKING:
     import pandas as pd

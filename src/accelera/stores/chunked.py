@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import OutOfMemoryError, StoreError, StoreFormatError
-from accelera.memory.probe import trim_heap
+from accelera.memory._internal import trim_heap
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.regions import Borders, Region, check_transfer, parts, piece_shape, view_key, whole

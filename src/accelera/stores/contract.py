@@ -21,7 +21,7 @@ import numpy as np
 
 from accelera._result_html import result_html
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from accelera.stores.arithmetic import RefusedByNumPy, StoreOperations
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.memory import ALWAYS_FITS_BYTES
+from accelera.memory._internal import ALWAYS_FITS_BYTES
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.regions import Borders, Region
 from accelera.units import format_bytes

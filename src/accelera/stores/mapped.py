@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from accelera.errors import StoreError
-from accelera.memory import ALWAYS_FITS_BYTES
+from accelera.memory._internal import ALWAYS_FITS_BYTES
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor
 from accelera.stores.scratch import is_in_memory

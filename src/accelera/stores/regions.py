@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.chunking import Region as Region
+from accelera.chunking._internal import Region as Region
 from accelera.errors import DTypeError, ShapeError
 
 Borders = Sequence[int | Sequence[int]]

@@ -16,7 +16,7 @@ import numpy as np
 
 from accelera import units
 from accelera.errors import ArgumentError, BudgetExceededError, StateError
-from accelera.memory.probe import trim_heap
+from accelera.memory._internal import trim_heap
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 from accelera.tensora.typing import Device

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from accelera.execution.faults.classify import FailureKind, kind_of
+from accelera.execution._internal import FailureKind, kind_of
 from accelera.testing.caching_allocator import CachingAllocator
 from accelera.testing.device_errors import out_of_memory
 

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accelera.execution.cluster.contract import Event, Lease, LeaseBroken, LeaseEnded, LeaseLost, Node
-from accelera.execution.cluster.node import Agent
+from accelera.execution._internal import Agent, Event, Lease, LeaseBroken, LeaseEnded, LeaseLost, Node
 
 LeaseFault = Callable[[int, Lease], LeaseLost | None]
 """Function of a lease's number and the lease: returns how it is lost; None: it is carried out."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.service.client import CopilotClient, JobStatus
+from accelera.service import CopilotClient
+from accelera.service._internal import JobStatus
 
 MOST_ANSWERS = 256
 """Answers in the cache: a slider that is moved back shows its chart at once."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.service.client import TraceRecord
+from accelera.service._internal import TraceRecord
 from accelera.ui.connection import ask
 from accelera.ui.failures import failures_shown
 from accelera.ui.pictures import escaped, note

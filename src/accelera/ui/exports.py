@@ -8,8 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from accelera._charts import figure_bytes, table_bytes
-from accelera._charts.figures import TITLES, Kind
+from accelera._charts import TITLES, Kind, figure_bytes, table_bytes
 from accelera._extras import require
 from accelera.errors import BackendMissingError
 from accelera.report import report_page

@@ -10,7 +10,7 @@ import streamlit as st
 
 from accelera._plotting import format_ratio
 from accelera.errors import ServiceError
-from accelera.service.client import PastRun
+from accelera.service._internal import PastRun
 from accelera.ui.connection import ask, service
 from accelera.ui.failures import failures_shown, message_of
 from accelera.ui.jobs import KINDS, job_list, moment, subject_of, trace_names

@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from accelera.service.client import JobStatus
+from accelera.service._internal import JobStatus
 from accelera.ui.connection import ask, service
 from accelera.ui.failures import failures_shown, sentence_of
 from accelera.ui.pictures import escaped

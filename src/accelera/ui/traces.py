@@ -6,7 +6,7 @@ import streamlit as st
 
 from accelera._plotting import format_size
 from accelera.errors import ServiceError
-from accelera.service.client import TraceRecord
+from accelera.service._internal import TraceRecord
 from accelera.ui.connection import answers, service
 from accelera.ui.failures import failures_shown, message_of
 from accelera.ui.jobs import job_list, linked_job, moment

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine import MatrixEngine, find_journal, lazy, read_journal
+from accelera.engine import MatrixEngine, lazy
+from accelera.engine._internal import find_journal, read_journal
 from accelera.engine.journal import VERSION, check_journal
 from accelera.execution.strategy.history import PerformanceHistory, machine_fingerprint
-from accelera.plan import SavedPlan
+from accelera.plan._internal import SavedPlan
 from accelera.simulator import Advice
 from tests.fuzz.harness import fuzz_target, temporary_file
 

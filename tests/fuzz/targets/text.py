@@ -14,9 +14,10 @@ from accelera.chunking import create_chunking_strategy
 from accelera.cli.options import parsed_axes
 from accelera.devices import get_device
 from accelera.execution.strategy.strategy import named_strategy
-from accelera.memory import Budget, MemoryManager
+from accelera.memory import MemoryManager
+from accelera.memory._internal import Budget
 from accelera.policy import create_policy
-from accelera.simulator import hierarchy_of
+from accelera.simulator._internal import hierarchy_of
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.zarr import compressors_of
 from accelera.trace import Trace

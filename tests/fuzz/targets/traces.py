@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from accelera._user_paths import user_path
-from accelera.trace import content_hash, read_trace, write_trace
+from accelera.trace import read_trace, write_trace
+from accelera.trace._internal import content_hash
 from tests.fuzz.harness import fuzz_target, temporary_file, temporary_folder, text_of
 
 MOST_EVENTS_IN_LAW = 2000

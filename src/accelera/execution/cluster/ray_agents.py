@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Final, final
 
-from accelera.devices.names import split_name
+from accelera.devices._internal import split_name
 from accelera.errors import ArgumentError, ClusterError
 from accelera.execution.cluster.contract import Node
 from accelera.execution.cluster.node import Agent, node_gpu

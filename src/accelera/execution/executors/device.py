@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from accelera.devices import words_of
+from accelera.devices._internal import words_of
 from accelera.errors import ArgumentError, DeviceError, UnknownOutcomeError
 from accelera.execution.executors.lanes import GpuExecutor, is_available
 from accelera.execution.faults.batch_size import BatchSizer

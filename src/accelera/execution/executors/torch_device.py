@@ -69,7 +69,7 @@ class TorchDeviceContext:
             with self.device:
                 yield lambda tensor: None
             return
-        from accelera.devices.torch_streams import on_stream
+        from accelera.devices._internal import on_stream
 
         before = self._torch.accelerator.current_stream(self.device)
         stream = self._idle.pop() if self._idle else self._torch.Stream(self.device)

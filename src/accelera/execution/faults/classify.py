@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-from accelera.devices import is_out_of_memory, says_out_of_memory, words_of
+from accelera.devices._internal import is_out_of_memory, says_out_of_memory, words_of
 from accelera.errors import DeviceError
 
 _LOGGER = logging.getLogger("accelera.execution")

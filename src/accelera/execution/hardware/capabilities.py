@@ -17,7 +17,7 @@ from accelera._extras import is_there, loaded_module
 from accelera._fork_locks import IMPORTING
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.cpu_share import usable_cores
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 from accelera.settings import gpus_in_bus_order, visible_gpus
 
 _LOGGER = logging.getLogger("accelera.execution")

@@ -41,7 +41,7 @@ def usable_cores() -> int:
     In a worker process these are its share.
     """
     with IMPORTING:
-        from accelera.devices import usable_processors
+        from accelera.devices._internal import usable_processors
 
     return process_share() or usable_processors()
 

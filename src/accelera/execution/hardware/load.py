@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 from accelera._extras import loaded_module
 from accelera.errors import ArgumentError
 from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
-from accelera.memory import host_memory
+from accelera.memory._internal import host_memory
 
 Value = TypeVar("Value")
 

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from accelera.devices import words_of
+from accelera.devices._internal import words_of
 from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.observability.observer import Observer

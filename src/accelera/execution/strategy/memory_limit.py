@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, final
 
 from accelera.errors import TaskTooLargeError
 from accelera.execution.strategy.strategy import Decision
-from accelera.memory import Budget
+from accelera.memory._internal import Budget
 from accelera.units import format_bytes
 
 

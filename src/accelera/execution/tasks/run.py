@@ -59,7 +59,7 @@ def _streams_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
         kind = next(kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_initialized())
     except (AttributeError, StopIteration):
         return []
-    from accelera.devices.torch_streams import on_stream
+    from accelera.devices._internal import on_stream
 
     module = getattr(torch, kind)
     devices = [torch.device(kind, index) for index in range(module.device_count())]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from accelera.chunking import Region
+from accelera.chunking._internal import Region
 from accelera.interceptor.attention.operands import AttentionOperands, AttentionOptions, computing_dtype
 from accelera.interceptor.contraction import contract
 

@@ -23,7 +23,7 @@ from accelera.interceptor.config import InterceptionConfig, Route, stays_in_memo
 from accelera.interceptor.router import InterceptedCall, handler_of
 from accelera.interceptor.spill import Empty, empty
 from accelera.interceptor.tiling import nbytes
-from accelera.memory import Budget
+from accelera.memory._internal import Budget
 from accelera.units import format_bytes
 
 _TILE_BYTES = 16 << 20

@@ -11,13 +11,7 @@ from typing import Any
 
 import torch
 
-from accelera.devices.torch_shim import (
-    SHIM_PREFIX,
-    built_folder,
-    compiled_folder,
-    shim_for,
-    shim_sources,
-)
+from accelera.devices._internal import SHIM_PREFIX, built_folder, compiled_folder, shim_for, shim_sources
 from accelera.errors import BackendMissingError, DeviceError
 from accelera.interceptor.hooks.dispatch import backend_keys, follow, handle, overload
 from accelera.interceptor.hooks.operators import is_above_autograd

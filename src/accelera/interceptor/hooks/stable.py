@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from accelera.devices.torch_shim import compiled_folder
+from accelera.devices._internal import compiled_folder
 from accelera.interceptor.hooks import python
 from accelera.interceptor.hooks.dispatch import backend_keys, overload
 from accelera.interceptor.hooks.shim import CompiledBackend, load, operators_in

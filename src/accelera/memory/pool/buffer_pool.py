@@ -19,7 +19,7 @@ from accelera.memory.pool.backing_store import FreeList
 from accelera.memory.pool.buffer_table import BufferTable
 from accelera.memory.pool.ledger import PoolStats
 from accelera.policy import EvictionPolicy
-from accelera.trace import Recorder
+from accelera.trace._internal import Recorder
 
 Loader = Callable[[Any], int]
 """Fills a buffer's memory, or saves what is in it; returns the bytes it moved."""

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from accelera._extras import transformers_for
-from accelera.capture import default_dtype
+from accelera.capture._internal import default_dtype
 from accelera.errors import (
     ArgumentError,
     DTypeError,
@@ -25,7 +25,7 @@ from accelera.errors import (
     StoreFormatError,
     UnknownNameError,
 )
-from accelera.memory import PoolBlock
+from accelera.memory._internal import PoolBlock
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import row_parts
 from accelera.offload.checkpoints.shards import Shards, Stored

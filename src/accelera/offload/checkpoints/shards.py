@@ -16,7 +16,7 @@ from accelera._json_values import parse_json, shown
 from accelera.errors import DTypeError, StoreError, StoreFormatError
 from accelera.offload.backing import FileRegion, OpenFile
 from accelera.offload.tensor import OffloadedTensor, as_mapped
-from accelera.stores import TensorEntry, tensor_entries
+from accelera.stores._internal import TensorEntry, tensor_entries
 
 SINGLE = "model.safetensors"
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from accelera.capture import (
+from accelera.capture._internal import (
     CopiesOfFakes,
     Listener,
     ShapeMode,

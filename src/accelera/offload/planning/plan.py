@@ -11,8 +11,9 @@ import numpy as np
 
 from accelera._result_html import MemoryBar, result_html
 from accelera.devices import Device
-from accelera.engine import cost_model, disk_rates, link_rates, memory_bytes_per_s
-from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
+from accelera.engine._internal import cost_model, disk_rates, link_rates, memory_bytes_per_s
+from accelera.memory import Compute, Hierarchy, Tier
+from accelera.memory._internal import UNBOUNDED_BYTES
 from accelera.offload.training.activation_plan import ActivationPlan
 from accelera.simulator import simulate
 from accelera.trace import Trace

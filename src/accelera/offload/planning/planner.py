@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 
 from accelera._progress import ProgressBar, open_bar, progress_is_shown
-from accelera.capture.lazy_layers import refuse_lazy_layers
+from accelera.capture._internal import refuse_lazy_layers
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
 from accelera.offload.block_layout import FINER, block_bytes_of
 from accelera.offload.budgets import DeviceBudgets, least_room, reserved_on

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from accelera.memory import BufferTable, Pins, PoolBlock, Prefetcher, Use, window_of
+from accelera.memory._internal import BufferTable, Pins, PoolBlock, Prefetcher, Use, window_of
 from accelera.offload.block_layout import row_parts
 from accelera.offload.planning.dry_run import DryRun
 from accelera.offload.planning.plan import PassForecast

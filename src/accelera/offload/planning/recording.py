@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
-from accelera.capture import Effect, Storages, flops_of, tensors_in
-from accelera.memory import PoolBlock, Use
+from accelera.capture._internal import Effect, Storages, flops_of, tensors_in
+from accelera.memory._internal import PoolBlock, Use
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.block_layout import part_name, row_parts
 from accelera.offload.op_schema import device_of

@@ -11,7 +11,8 @@ from accelera.simulator.compiling.budget_fit import FITS, INFEASIBLE, Fit, Trace
 from accelera.simulator.compiling.figure import Figure, Source, as_json
 from accelera.simulator.compiling.max_batch import BudgetLimit
 from accelera.simulator.compiling.timing import StepTime, TimePrediction
-from accelera.trace import Kind, Occupancy, Trace, largest_op
+from accelera.trace import Kind, Occupancy, Trace
+from accelera.trace._internal import largest_op
 
 TOP = 20
 

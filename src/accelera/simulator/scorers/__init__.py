@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.policy import heuristic_scores, replay_next_uses
+from accelera.policy._internal import heuristic_scores, replay_next_uses
 from accelera.simulator.scorers.learned import learned_scores, train_scorer
 from accelera.simulator.scorers.llm import llm_scores
 from accelera.trace import Trace

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from accelera._extras import needed_for
 from accelera.errors import ArgumentError
-from accelera.policy import access_signatures, occurrences
+from accelera.policy._internal import access_signatures, occurrences
 from accelera.simulator.scorers.model_text import checked_model_text
-from accelera.trace import NEVER, ROLES, Trace, stack_distances
+from accelera.trace import Trace
+from accelera.trace._internal import NEVER, ROLES, stack_distances
 
 FEATURES = (
     "log_size",

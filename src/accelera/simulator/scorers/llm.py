@@ -20,8 +20,9 @@ from accelera import settings
 from accelera._extras import needed_for
 from accelera._json_values import parse_json
 from accelera.errors import ArgumentError, ScorerError
-from accelera.policy import heuristic_scores
-from accelera.trace import Trace, content_hash, stack_distances
+from accelera.policy._internal import heuristic_scores
+from accelera.trace import Trace
+from accelera.trace._internal import content_hash, stack_distances
 
 MOST_TENSORS = 50
 """How many tensors are put into one prompt at most."""

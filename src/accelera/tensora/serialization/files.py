@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from accelera import stores
 from accelera.errors import ArgumentError, DTypeError, StateError, StoreError, StoreFormatError
+from accelera.stores._internal import tensor_entries
 from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import placed
 from accelera.tensora.serialization.memory import (
@@ -213,7 +213,7 @@ class TensorFile:
         same = False
         while not same:  # unless another file took its place in between
             with _opened(self.path) as file:
-                entries = stores.tensor_entries(self.path)
+                entries = tensor_entries(self.path)
                 self.buffer = mmap.mmap(file.fileno(), 0, access=access)
                 same = _is_same_file(self.path, file)
         self.entries = dict(sorted(entries.items(), key=lambda item: item[1].offset))

@@ -1,0 +1,93 @@
+import accelera._package_types as _package_types
+
+from . import chunking as chunking
+from . import devices as devices
+from . import engine as engine
+from . import errors as errors
+from . import execution as execution
+from . import interceptor as interceptor
+from . import memory as memory
+from . import plan as plan
+from . import policy as policy
+from . import report as report
+from . import service as service
+from . import settings as settings
+from . import simulator as simulator
+from . import stores as stores
+from . import tensora as tensora
+from . import testing as testing
+from . import trace as trace
+from . import units as units
+from .chunking import AdaptiveChunking as AdaptiveChunking
+from .chunking import ChunkingStrategy as ChunkingStrategy
+from .chunking import ChunkIterator as ChunkIterator
+from .chunking import RowChunking as RowChunking
+from .chunking import TileChunking as TileChunking
+from .engine import Matrix as Matrix
+from .engine import MatrixEngine as MatrixEngine
+from .engine import MemoryEfficientEngine as MemoryEfficientEngine
+from .engine import concatenate as concatenate
+from .engine import lazy as lazy
+from .errors import AcceleraError as AcceleraError
+from .errors import ArgumentError as ArgumentError
+from .errors import BackendMissingError as BackendMissingError
+from .errors import BudgetExceededError as BudgetExceededError
+from .errors import ClusterError as ClusterError
+from .errors import DeviceError as DeviceError
+from .errors import DeviceMemoryError as DeviceMemoryError
+from .errors import DTypeError as DTypeError
+from .errors import IndexingError as IndexingError
+from .errors import JobError as JobError
+from .errors import PoisonTaskError as PoisonTaskError
+from .errors import ScorerError as ScorerError
+from .errors import ServiceError as ServiceError
+from .errors import ServiceUnreachableError as ServiceUnreachableError
+from .errors import SettingError as SettingError
+from .errors import ShapeError as ShapeError
+from .errors import StoreChangedError as StoreChangedError
+from .errors import StoreError as StoreError
+from .errors import StoreFormatError as StoreFormatError
+from .errors import TaskTooLargeError as TaskTooLargeError
+from .errors import TraceFormatError as TraceFormatError
+from .errors import TransferError as TransferError
+from .errors import UnfinishedError as UnfinishedError
+from .errors import UnknownNameError as UnknownNameError
+from .errors import UnknownOutcomeError as UnknownOutcomeError
+from .estimate import predict_compile as predict_compile
+from .execution import CpuExecutor as CpuExecutor
+from .execution import ExecutionResult as ExecutionResult
+from .execution import ExecutionStrategy as ExecutionStrategy
+from .execution import GpuExecutor as GpuExecutor
+from .execution import HardwareCapabilities as HardwareCapabilities
+from .execution import StrategyManager as StrategyManager
+from .execution import SystemLoad as SystemLoad
+from .execution import WorkloadProfile as WorkloadProfile
+from .execution import kernel as kernel
+from .interceptor import disable as disable
+from .interceptor import enable as enable
+from .interceptor import intercepted as intercepted
+from .interceptor import stats as stats
+from .memory import MemoryManager as MemoryManager
+from .offload import Offloaded as Offloaded
+from .offload import OffloadPlan as OffloadPlan
+from .offload import offload_checkpoint as offload_checkpoint
+from .offload import offloaded as offloaded
+from .offload import plan_offload as plan_offload
+from .plan import Plan as Plan
+from .simulator import advise as advise
+from .simulator import generate_synthetic_trace as generate_synthetic_trace
+from .simulator import predict_eviction_scores as predict_eviction_scores
+from .simulator import simulate as simulate
+from .simulator import simulate_cache as simulate_cache
+from .simulator import sweep as sweep
+from .simulator import validate_trace as validate_trace
+from .stores import open_store as open_store
+from .trace import Trace as Trace
+from .units import format_bytes as format_bytes
+from .units import parse_bytes as parse_bytes
+
+__version__: str
+
+capture: _package_types.CapturePackage
+estimate: _package_types.EstimatePackage
+offload: _package_types.OffloadPackage

@@ -1,0 +1,15 @@
+from .names import present_accelerator as present_accelerator
+from .names import split_name as split_name
+from .out_of_memory import is_out_of_memory as is_out_of_memory
+from .out_of_memory import says_out_of_memory as says_out_of_memory
+from .out_of_memory import words_of as words_of
+from .threads import usable_processors as usable_processors
+from .torch_device import TorchDevice as TorchDevice
+from .torch_shim import SHIM_PREFIX as SHIM_PREFIX
+from .torch_shim import built_folder as built_folder
+from .torch_shim import compiled_folder as compiled_folder
+from .torch_shim import shim_for as shim_for
+from .torch_shim import shim_library as shim_library
+from .torch_shim import shim_sources as shim_sources
+from .torch_streams import on_stream as on_stream
+from .torch_streams import wait_for_current_work as wait_for_current_work

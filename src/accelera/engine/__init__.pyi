@@ -1,0 +1,11 @@
+from .engines import MatrixEngine as MatrixEngine
+from .engines import MemoryEfficientEngine as MemoryEfficientEngine
+from .expression import Expr as Expr
+from .expression import Reduction as Reduction
+from .expression import concatenate as concatenate
+from .expression import lazy as lazy
+from .expression import where as where
+from .matrix import Matrix as Matrix
+from .report import Progress as Progress
+from .report import RunObserver as RunObserver
+from .report import RunReport as RunReport

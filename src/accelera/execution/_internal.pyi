@@ -1,0 +1,16 @@
+from .cluster.contract import Cluster as Cluster
+from .cluster.contract import Event as Event
+from .cluster.contract import Lease as Lease
+from .cluster.contract import LeaseBroken as LeaseBroken
+from .cluster.contract import LeaseEnded as LeaseEnded
+from .cluster.contract import LeaseLost as LeaseLost
+from .cluster.contract import Node as Node
+from .cluster.node import Agent as Agent
+from .cluster.training.rank import Rank as Rank
+from .cluster.training.trainer import TrainingRun as TrainingRun
+from .executors.simulated import SimulatedReport as SimulatedReport
+from .faults.classify import FailureKind as FailureKind
+from .faults.classify import kind_of as kind_of
+from .kernel import Kernel as Kernel
+from .result import DeviceShare as DeviceShare
+from .result import StreamReport as StreamReport

@@ -1,0 +1,2 @@
+from .statistics import OpStats as OpStats
+from .statistics import Stats as Stats

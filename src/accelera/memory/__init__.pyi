@@ -1,0 +1,6 @@
+from .hierarchy import Compute as Compute
+from .hierarchy import Hierarchy as Hierarchy
+from .hierarchy import Tier as Tier
+from .manager import MemoryManager as MemoryManager
+from .probe import process_memory as process_memory
+from .probe import reset_peak as reset_peak

@@ -1,0 +1,1 @@
+from .block_cache import OffloadReport as OffloadReport

@@ -1,0 +1,12 @@
+from .bridges import BridgeCpu as BridgeCpu
+from .bridges import BridgeGpu as BridgeGpu
+from .caching_allocator import CachingAllocator as CachingAllocator
+from .device_errors import out_of_memory as out_of_memory
+from .device_errors import transient as transient
+from .happens_before import HOST as HOST
+from .happens_before import DataRaceError as DataRaceError
+from .happens_before import HappensBefore as HappensBefore
+from .happens_before import Span as Span
+from .store_contract import OutputContract as OutputContract
+from .store_contract import PublishedContract as PublishedContract
+from .store_contract import StoreContract as StoreContract
