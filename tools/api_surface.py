@@ -21,7 +21,12 @@ FOLDER = ROOT / "api"
 
 def surface() -> dict[str, str]:
     """Return the text of each package's file by its name."""
-    package = griffe.load("accelera", search_paths=[ROOT / "src"], resolve_aliases=True)
+    package = griffe.load(
+        "accelera",
+        search_paths=[ROOT / "src"],
+        extensions=griffe.load_extensions(str(ROOT / "tools" / "front_doors.py")),
+        resolve_aliases=True,
+    )
     assert isinstance(package, griffe.Module)
     return {f"{door}.txt": _text(package, door) for door in doors()}
 

@@ -46,6 +46,7 @@ NEEDED = {
     "safetensors": "safetensors>=0.4.3",
     "scipy": "scipy>=1.11",
     "scipy_openblas32": "scipy_openblas32>=0.3.27",
+    "lazy_loader": "lazy_loader>=0.6",
     "threadpoolctl": "threadpoolctl>=3.5",
     "typer": "typer>=0.19",
     "hypothesis": "hypothesis",

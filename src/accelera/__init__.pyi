@@ -1,5 +1,3 @@
-import accelera._package_types as _package_types
-
 from . import chunking as chunking
 from . import devices as devices
 from . import engine as engine
@@ -18,6 +16,9 @@ from . import tensora as tensora
 from . import testing as testing
 from . import trace as trace
 from . import units as units
+from ._package_types import capture as capture
+from ._package_types import estimate as estimate
+from ._package_types import offload as offload
 from .chunking import AdaptiveChunking as AdaptiveChunking
 from .chunking import ChunkingStrategy as ChunkingStrategy
 from .chunking import ChunkIterator as ChunkIterator
@@ -87,7 +88,3 @@ from .units import format_bytes as format_bytes
 from .units import parse_bytes as parse_bytes
 
 __version__: str
-
-capture: _package_types.CapturePackage
-estimate: _package_types.EstimatePackage
-offload: _package_types.OffloadPackage

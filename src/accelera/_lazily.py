@@ -38,7 +38,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     """
     load, _, names = lazy_loader.attach_stub(package, file)
 
-    def load_or_stand_in(name: str) -> Any:
+    def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -52,7 +52,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
             vars(sys.modules[package]).pop(name, None)  # where the loader keeps it
         return value
 
-    return load_or_stand_in, lambda: sorted(names), names
+    return __getattr__, lambda: sorted(names), names
 
 
 def make_callable(package: str, function: str) -> None:

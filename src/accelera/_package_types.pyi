@@ -27,3 +27,7 @@ class OffloadPackage:
     offload_checkpoint = staticmethod(_offload.offload_checkpoint)
     offloaded = staticmethod(_offload.offloaded)
     plan_offload = staticmethod(_offload.plan_offload)
+
+capture: CapturePackage
+estimate: EstimatePackage
+offload: OffloadPackage

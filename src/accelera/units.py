@@ -10,6 +10,8 @@ from collections.abc import Callable
 from accelera._json_values import shown
 from accelera.errors import ArgumentError
 
+__all__ = ["format_bytes", "parse_bytes"]
+
 _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):
     _POWERS[_prefix] = _POWERS[f"{_prefix}ib"] = 1024**_index

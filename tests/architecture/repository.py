@@ -14,8 +14,8 @@ DOCS = ROOT / "docs"
 
 
 def packages() -> list[str]:
-    """Dotted names of ``accelera`` and its direct subpackages."""
-    inner = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    """Dotted names of ``accelera`` and its direct subpackages without an underscore."""
+    inner = sorted(path.parent.name for path in PACKAGE.glob("[!_]*/__init__.py"))
     return ["accelera", *(f"accelera.{name}" for name in inner)]
 
 

@@ -122,8 +122,8 @@ def test_the_reference_finds_a_source_for_every_entry(sources: Any) -> None:
 
 
 def test_fields_are_explained_in_the_reference(sources: Any) -> None:
-    ended = sources["execution.StreamReport"].final_target["ended_by"]
-    assert ended.docstring.value.startswith('``"exhausted"``: every task was done; ``"closed"``:')
+    error = sources["execution.TaskFailure"].final_target["error"]
+    assert error.docstring.value == "What the function raised, unchanged."
 
 
 def test_the_package_that_can_be_called_shows_its_function(sources: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.repository import PACKAGE, ROOT, packages, run_python
+from tests.architecture.repository import DOCS, PACKAGE, ROOT, packages, run_python
 
 grimp = pytest.importorskip("grimp")
 
@@ -30,6 +31,31 @@ def test_importing_a_package_loads_no_torch(package: str, tmp_path: Path) -> Non
     code = f"import sys, {package}; sys.exit('torch' in sys.modules)"
     ran = run_python("-c", code, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr or f"import {package} loads torch"
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of Accelera that a file imports from, with absolute names."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {node.module for node in imports if node.module and node.module.startswith("accelera.")}
+
+
+def test_packages_import_each_other_by_their_two_interfaces() -> None:
+    """The names for users, or the private module ``_internal``; never a file of another package."""
+    deep = []
+    for path in PACKAGE.rglob("*.py*"):
+        package = path.relative_to(PACKAGE).parts[0]
+        for module in imported_modules(path) if path.suffix in (".py", ".pyi") else ():
+            _, *inner = module.split(".")
+            if len(inner) > 1 and inner[0] not in (package, "tensora") and inner[1:] != ["_internal"]:
+                deep.append(f"{path.relative_to(PACKAGE)}: {module}")
+    assert deep == []
+
+
+def test_documentation_imports_public_modules_only() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]]
+    texts += [path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.py")]
+    assert not re.findall(r"(?:from|import) accelera\.(?:\w+\.)*_\w+", "\n".join(texts))
 
 
 def test_offloading_loads_no_compiler(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ USES = {
         "accelera.plan_offload(None, None)",
         "accelera.offload_checkpoint('x')",
         "accelera.predict_compile(lambda: None, inputs=1)",
-        "accelera.interceptor.capture_script('x.py')",
+        "accelera.capture.capture_script('x.py')",
         "accelera.interceptor.should_intercept(a, a)",
         "from accelera.interceptor import hooks",
         "accelera.execution.TorchDeviceExecutor()",

@@ -18,6 +18,7 @@ from tests.core.environment import ROOT, core_requirements, optional_requirement
 
 CORE = {
     "cloudpickle",
+    "lazy-loader",
     "ml-dtypes",
     "numpy",
     "psutil",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from accelera.cli.app import app, main
-from accelera.cli.failures import ExitCode
+from accelera.cli.app import app as app
+from accelera.cli.app import main as main
+from accelera.cli.failures import ExitCode as ExitCode
 
-__all__ = ["ExitCode", "app", "main"]
+__all__: list[str] = []  # a program: nothing of it is for import by users

@@ -40,7 +40,7 @@ class FakeGpu:
     name
         What results and logs call it.
 
-    >>> from accelera.testing import transient
+    >>> from accelera.testing.device_errors import transient
     >>> gpu = FakeGpu(room=4, faults={0: transient})
     >>> gpu.execute_batch([1, 2], lambda task: task + 1)
     Traceback (most recent call last):
