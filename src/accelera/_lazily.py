@@ -44,9 +44,8 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         try:
             value = load(name)
         except ImportError as error:
-            cause = (
-                error.__cause__
-            )  # of a module that translates the error for callers that import it directly
+            # A module that can be imported directly translates the error of the missing package itself.
+            cause = error.__cause__
             return stand_in(name, cause if isinstance(cause, ModuleNotFoundError) else error)
         if is_stand_in(value):
             vars(sys.modules[package]).pop(name, None)  # where the loader keeps it

@@ -159,5 +159,5 @@ def test_a_seven_billion_step_takes_no_weights(tmp_path: Path) -> None:
 
 
 def test_importing_the_package_loads_no_torch(tmp_path: Path) -> None:
-    code = "import sys, accelera.interceptor; accelera.interceptor.capture; sys.exit('torch' in sys.modules)"
+    code = "import sys, accelera.capture; accelera.capture.capture; sys.exit('torch' in sys.modules)"
     assert run_python("-c", code, cwd=tmp_path).returncode == 0

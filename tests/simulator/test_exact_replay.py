@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera import BufferPool, simulate
+from accelera import simulate
 from accelera.errors import BudgetExceededError
 from accelera.memory import Hierarchy
-from accelera.memory._internal import PoolStats
+from accelera.memory._internal import BufferPool, PoolStats
 from accelera.policy import POLICIES, EvictionPolicy, create_policy
 from accelera.policy._internal import prepare
 from accelera.simulator import Report

@@ -11,6 +11,7 @@ from accelera._lazily import LazyModule
 from accelera.errors import DTypeError
 
 _ENGINE = LazyModule("accelera.engine")
+_ENGINES = LazyModule("accelera.engine._internal")
 
 
 @final
@@ -30,7 +31,7 @@ class RefusedByNumPy:
 def _of_numpy(store: Any, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
     """Return the array of a product, which the engine computes; refuse the other functions."""
     if function is np.matmul and method == "__call__" and not options:
-        return np.asarray(_ENGINE.default_engine().matmul(*inputs))
+        return np.asarray(_ENGINES.default_engine().matmul(*inputs))
     raise DTypeError(
         f"[{function.__name__}] {store.name} is a store, which NumPy would load whole: write the expression "
         "with accelera.lazy(store), or load it with np.asarray(store)"
@@ -45,10 +46,10 @@ class StoreOperations:
     """
 
     def __matmul__(self, other: Any) -> Any:
-        return _ENGINE.default_engine().matmul(self, other)
+        return _ENGINES.default_engine().matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _ENGINE.default_engine().matmul(other, self)
+        return _ENGINES.default_engine().matmul(other, self)
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
         """Return the sum along ``axis``, an int or a tuple; over all axes by default."""
@@ -89,4 +90,4 @@ class StoreOperations:
 
 def _reduced(store: Any, name: str, axis: Any, keepdims: bool, **options: Any) -> Any:
     expression = getattr(_ENGINE.lazy(store), name)(axis, keepdims=keepdims, **options)
-    return _ENGINE.default_engine().evaluate(expression)
+    return _ENGINES.default_engine().evaluate(expression)

@@ -78,7 +78,7 @@ class PoolBlock:
     id: int
     nbytes: int
     role: str = ""
-    """What the bytes are, one of ``accelera.trace.ROLES``."""
+    """What the bytes are, one of the roles of a trace."""
     name: str = ""
     dtype: str = ""
     home: BackingStore | None = None

@@ -19,7 +19,7 @@ class PoolEntry(Protocol):
     id: int
     nbytes: int
     role: str
-    """What the bytes are, one of ``accelera.trace.ROLES``."""
+    """What the bytes are, one of the roles of a trace."""
     dtype: str
     name: str
 
