@@ -69,6 +69,8 @@ from .interceptor import enable as enable
 from .interceptor import intercepted as intercepted
 from .interceptor import stats as stats
 from .memory import MemoryManager as MemoryManager
+from .memory import budget as budget
+from .memory import budget_report as budget_report
 from .offload import Offloaded as Offloaded
 from .offload import OffloadPlan as OffloadPlan
 from .offload import offload_checkpoint as offload_checkpoint

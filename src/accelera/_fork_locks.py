@@ -66,10 +66,13 @@ if hasattr(os, "register_at_fork"):
 
 @final
 class ForkSafeLock:
-    """A lock for state of the whole process, which is free or of the forking thread during a fork."""
+    """A lock for state of the whole process, which is free or of the forking thread during a fork.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    A ``reentrant`` one may be taken again by the thread that holds it, such as by a signal handler.
+    """
+
+    def __init__(self, *, reentrant: bool = False) -> None:
+        self._lock = threading.RLock() if reentrant else threading.Lock()
 
     def __enter__(self) -> None:
         _FORKS.enter()

@@ -103,7 +103,7 @@ def test_targets_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
 def test_files_and_folders_without_permission() -> None:
     code = """
-        import os, sys
+        import fcntl, os, sys  # the first is loaded while its file can be read
         from accelera.errors import StoreError
         from accelera.stores import create_store, open_store
         os.setuid(65534)

@@ -15,6 +15,7 @@ from accelera.engine.matrix import Matrix
 from accelera.engine.operands import broadcast_shape, matmul_shape
 from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, STRIDED, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
+from accelera.memory._internal import ALWAYS_FITS_BYTES, LEDGER
 from accelera.stores import Store
 from accelera.stores._internal import has_whole_strides, is_mapped
 from accelera.units import format_bytes
@@ -144,8 +145,8 @@ class ProductPair(NamedTuple):
         place, origin = self.place(name), self.a.device
         try:
             if origin == place == self.b.device:
-                return Matrix.wrap(torch.matmul(self.a, self.b))
-            return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(origin))
+                return _counted("matmul", torch.matmul(self.a, self.b))
+            return _counted("matmul", torch.matmul(self.a.to(place), self.b.to(place)).to(origin))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error, of_python=True):
                 raise
@@ -204,11 +205,18 @@ class ElementPair:
         """Return the result where A lies; computed on the CPU when an accelerator has no room."""
         function = getattr(torch, self.op)
         try:
-            return Matrix.wrap(function(self.a, self.b.to(self.a.device)))
+            return _counted(self.op, function(self.a, self.b.to(self.a.device)))
         except RuntimeError as error:
             if self.a.device.type == "cpu" or not is_out_of_memory(error):
                 raise
             return _moved_back(function(self.a.cpu(), self.b.cpu()), self.a.device)
+
+
+def _counted(op: str, tensor: torch.Tensor) -> Matrix:
+    """Return a new ``tensor`` as a Matrix, whose bytes in RAM count while its memory exists."""
+    if tensor.device.type == "cpu" and tensor.nbytes > ALWAYS_FITS_BYTES:
+        LEDGER.reserve_while(op, "engine results", tensor.nbytes, tensor.untyped_storage())
+    return Matrix.wrap(tensor)
 
 
 def result(store: Store, out: Any, a: Any) -> Matrix:

@@ -42,6 +42,7 @@ from accelera.errors import (
     StoreError,
     StoreFormatError,
 )
+from accelera.memory._internal import LEDGER
 from accelera.plan import Plan
 from accelera.plan._internal import OperandBlock, PlanStep, SavedPlan, Spans
 from accelera.stores import OutputStore, Store
@@ -324,9 +325,13 @@ class _JobAttempt:
             may_skip=len(before) > 0,
             keep_going=lambda: self.cannot_shrink or adaptation is None or not adaptation.under_pressure(),
         )
-        self.observer.on_start(plan)
         stores = (*self.job.inputs, view)
-        return self.job.runner(plan, stores, self.device, self.job.kernel, self.options, control).run()
+        run = self.job.runner(plan, stores, self.device, self.job.kernel, self.options, control)
+        # The result in RAM was reserved when it was allocated.
+        run_bytes = max(0, plan.peak_bytes.get("ram", 0) - self.job.target.new_bytes)
+        with LEDGER.reserve(self.job.operation, "engine", run_bytes):
+            self.observer.on_start(plan)
+            return run.run()
 
     def _smaller_plan(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
         """Return a plan in half the memory, or on the CPU when the device has not even that.

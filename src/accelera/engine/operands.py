@@ -20,6 +20,7 @@ from accelera.devices import Device, get_device
 from accelera.engine.dtypes import HALVES, held_dtype
 from accelera.engine.registry import is_matrix, unwrapped
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreChangedError, StoreError
+from accelera.memory._internal import ALWAYS_FITS_BYTES, LEDGER
 from accelera.plan._internal import Operand
 from accelera.settings import current
 from accelera.stores import OutputStore, Store, create_store, open_store
@@ -407,7 +408,10 @@ class ResultTarget:
                 direct=direct_io(),
             )
         if self.out is None:
-            return open_store(np.empty(self.shape, self.dtype))
+            array = np.empty(self.shape, self.dtype)
+            if array.nbytes > ALWAYS_FITS_BYTES:
+                LEDGER.reserve_while("result", "engine results", array.nbytes, array)
+            return open_store(array)
         return self.given()
 
     def opened(self) -> Store:

@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar, final
 
@@ -63,6 +64,7 @@ from accelera.execution.streaming.stream import TaskStream, open_stream
 from accelera.execution.streaming.thread_bound import is_thread_bound
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.retry import Retry
+from accelera.memory._internal import LEDGER
 from accelera.settings import StrategyName, current_value
 from accelera.units import format_bytes, parse_limit
 
@@ -565,7 +567,9 @@ class StrategyManager:
         failure = failed.pop() if failed else None
         batch = request.batch(tasks, function, telemetry, decision, outputs, failure)
         del failure  # an exception that is kept must not find itself in this call
-        run_on_lanes(batch, self._cpu, self._gpu, decision.strategy)
+        reservation = LEDGER.reserve("execute", "executor", request.reserved_bytes())
+        with reservation, reservation.covering() if reservation.nbytes else nullcontext():
+            run_on_lanes(batch, self._cpu, self._gpu, decision.strategy)
         if batch.stopped_by == "device" and request.fallback == "all":
             batch = self._run_again_on_cpu(batch, tasks, request, decision)
         return build_result(batch, decision, request.on_error, began_s)

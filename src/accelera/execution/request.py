@@ -113,6 +113,12 @@ class ExecuteRequest:
         """Bytes that a task takes, as the profile says; 0: not known."""
         return 0 if self.profile is None else self.profile.memory_per_task
 
+    def reserved_bytes(self) -> int:
+        """Return the bytes of the tasks that run at once on the CPU; 0 where their size is not known."""
+        if self.profile is None or self.limit.cpu is None:
+            return 0
+        return self.limit.cpu * self.profile.memory_per_task
+
     def repeats(self, function: Callable[[Any], Any]) -> bool:
         """Return whether a task that is late on one side may be begun on the other as well."""
         if self._rerun == "on_failure":

@@ -49,7 +49,7 @@ class MemoryLimit:
 
     def __init__(self, budget: Amount | None, device: torch.device) -> None:
         self._memory = MemoryManager(get_device("cpu" if device.type == "cpu" else str(device)))
-        parsed = Budget.parse(budget, self._memory)
+        parsed = Budget.requested(budget, self._memory)
         self._fixed_bytes = parsed.limit_bytes if parsed.is_given else None
         self.origin = parsed.origin
         """Where the figure comes from, for messages."""
@@ -58,15 +58,17 @@ class MemoryLimit:
         """Return whether a call may add ``needed_bytes``; without a budget the free memory decides."""
         if self._fixed_bytes is None:
             return self._memory.can_allocate(needed_bytes)
-        return needed_bytes <= self._fixed_bytes
+        return needed_bytes <= self.budget().limit_bytes
 
     def budget_bytes(self) -> int:
         """Return the most that a call may add now."""
-        return self._memory.get_usable_memory() if self._fixed_bytes is None else self._fixed_bytes
+        return self.budget().limit_bytes
 
     def budget(self) -> Budget:
         """Return the present budget with its origin, for messages."""
-        return Budget(self.budget_bytes(), self.origin)
+        fixed = self._fixed_bytes
+        budget = Budget(self._memory.get_usable_memory() if fixed is None else fixed, self.origin)
+        return budget.within(self._memory.get_budgeted_memory())
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from accelera.interceptor.hooks import original
 from accelera.interceptor.spill import SpilledResult, spill_folder
 from accelera.interceptor.statistics import statistics
 from accelera.interceptor.tiling import MemoryTarget, Region, ResultLayout, TileTarget, halved
-from accelera.memory._internal import Budget
+from accelera.memory._internal import LEDGER, Budget
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.interceptor")
@@ -125,10 +125,13 @@ class TiledCall(InterceptedCall):
 
     def _in_memory(self, config: InterceptionConfig, budget_bytes: int) -> torch.Tensor:
         memory = self.given
-        if memory is None:
-            layout = self.result()
-            memory = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=self.device)
-        self._note(self.fill(MemoryTarget(memory.detach()), config, budget_bytes - self.result_bytes))
+        host_bytes = self.result_bytes if self.device.type == "cpu" else 0
+        with LEDGER.reserve(self.op, "interception", host_bytes):
+            if memory is None:
+                layout = self.result()
+                strides = layout.strides
+                memory = torch.empty_strided(layout.shape, strides, dtype=layout.dtype, device=self.device)
+            self._note(self.fill(MemoryTarget(memory.detach()), config, budget_bytes - self.result_bytes))
         return memory
 
     def _in_file(self, config: InterceptionConfig, budget_bytes: int) -> torch.Tensor:

@@ -1,4 +1,7 @@
 from .hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
+from .ledger import LEDGER as LEDGER
+from .ledger import MeasuredComponent as MeasuredComponent
+from .ledger import Reservation as Reservation
 from .manager import ALWAYS_FITS_BYTES as ALWAYS_FITS_BYTES
 from .manager import Budget as Budget
 from .manager import itemsize_of as itemsize_of

@@ -1,14 +1,12 @@
 """One account of host memory for the whole process: what each component holds, and the limit of ``budget``.
 
-Components reserve bytes before they allocate them: the engine for a run and for its result, ``offload`` for
-a model, interception for a result, the executor for a batch. Tensora allocates in C++: it reports its bytes, and
-follows a limit that the ledger adjusts.
+Components reserve bytes before they allocate them: the engine for a run and for its result, ``offload``
+for a model, interception for a result, the executor for a batch. Tensora allocates in C++: it reports its
+bytes, and follows a limit that the ledger adjusts.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -17,7 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
-from accelera._result_html import table_of_pairs
+from accelera._fork_locks import ForkSafeLock
+from accelera._result_html import MemoryBar, result_html
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.memory.probe import host_memory
 from accelera.units import format_bytes, parse_limit
@@ -53,6 +52,10 @@ class BudgetUsage:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        bar = MemoryBar("host memory", self.component_bytes, self.limit_bytes)
+        return result_html("Memory by component", self.table(), [bar])
+
 
 class MeasuredComponent(Protocol):
     """A component that allocates by itself and follows a limit."""
@@ -68,7 +71,9 @@ class MeasuredComponent(Protocol):
 class Reservation:
     """Bytes that one component holds until ``release``."""
 
-    def __init__(self, ledger: Ledger, component: str, nbytes: int, parent: Reservation | None) -> None:
+    def __init__(
+        self, ledger: ProcessLedger, component: str, nbytes: int, parent: Reservation | None
+    ) -> None:
         self.component = component
         self.nbytes = nbytes
         self.parent = parent
@@ -79,7 +84,7 @@ class Reservation:
     @property
     def left_bytes(self) -> int:
         """Bytes of this reservation that no child holds."""
-        return self.nbytes - sum(child.nbytes for child in self.children)
+        return self.nbytes - sum(child.nbytes for child in list(self.children))
 
     def release(self) -> None:
         """Return the bytes; further calls do nothing. May be called by a finalizer in any thread."""
@@ -106,13 +111,13 @@ _covering: ContextVar[Reservation | None] = ContextVar("accelera_covering_reserv
 
 
 @final
-class Ledger:
+class ProcessLedger:
     """The reservations of the process, and the limits in force."""
 
     def __init__(self) -> None:
         self.ended: deque[Reservation] = deque()
         """Reservations that were released; their bytes count until ``settle``."""
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock(reentrant=True)
         self._limits: list[int] = []
         self._active: set[Reservation] = set()
         self._measured: dict[str, MeasuredComponent] = {}
@@ -183,8 +188,8 @@ class Ledger:
             outer, usage = self.limit_bytes(), self._usage()
             if outer is not None and limit_bytes > outer:
                 raise ArgumentError(
-                    f"[budget] {format_bytes(limit_bytes)} is above the {format_bytes(outer)} of the enclosing "
-                    "accelera.budget; an inner budget can only be smaller"
+                    f"[budget] {format_bytes(limit_bytes)} is above the {format_bytes(outer)} of the "
+                    "enclosing accelera.budget; an inner budget can only be smaller"
                 )
             if usage.used_bytes > limit_bytes:
                 raise BudgetExceededError(
@@ -215,7 +220,7 @@ class Ledger:
         self._active.remove(reservation)
         if reservation.parent is not None:
             reservation.parent.children.discard(reservation)
-        for child in reservation.children:  # such as the result of a task: it outlives its batch
+        for child in list(reservation.children):  # such as the result of a task: it outlives its batch
             child.parent = reservation.parent
             if child.parent is not None:
                 child.parent.children.add(child)
@@ -226,7 +231,7 @@ class Ledger:
 
     def _usage(self) -> BudgetUsage:
         held: Counter[str] = Counter()
-        for reservation in self._active:
+        for reservation in list(self._active):
             if reservation.parent is None:
                 held[reservation.component] += reservation.nbytes
         for component, measured in self._measured.items():
@@ -262,7 +267,7 @@ def _listed(usage: BudgetUsage) -> str:
     return held or "nothing is held"
 
 
-LEDGER = Ledger()
+LEDGER = ProcessLedger()
 """The account of this process."""
 
 
@@ -271,9 +276,10 @@ def budget(limit: int | float | str) -> Iterator[None]:
     """Limit the host memory of the whole process until the end of the block.
 
     Every part of Accelera draws from it: operations of the engine and their results in memory, offloaded
-    models, intercepted calls of PyTorch, batches of tasks, and tensors of Tensora. The ``budget=`` of an operation
-    is a part of it; where it asks for more than is left, or for nothing, it gets what is left. What the process
-    holds already counts. Memory of GPUs, of worker processes and of other libraries does not.
+    models, intercepted calls of PyTorch, batches of tasks, and tensors of Tensora. The ``budget=`` of an
+    operation is a part of it; an operation that asks for more than is left, or has no ``budget=``, gets what
+    is left. Memory that the process holds already counts. Memory of GPUs, of worker processes and of other
+    libraries does not.
 
     Parameters
     ----------

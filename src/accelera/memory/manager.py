@@ -17,6 +17,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.memory.ledger import LEDGER
 from accelera.memory.probe import host_memory, process_memory
 from accelera.settings import current, current_value
 from accelera.units import format_bytes, parse_limit
@@ -95,10 +96,19 @@ class MemoryManager:
         return self.device.available_bytes()
 
     def get_usable_memory(self) -> int:
-        """Return the bytes that may be taken now: what is free, less the share kept for others."""
+        """Return the bytes that may be taken now: what is free, less the share kept for others.
+
+        Of RAM at most what ``accelera.budget`` leaves.
+        """
         total_bytes = self.get_total_memory()
         kept_bytes = total_bytes - int(self.threshold * total_bytes)
-        return max(0, self.get_available_memory() - kept_bytes)
+        usable_bytes = max(0, self.get_available_memory() - kept_bytes)
+        budgeted_bytes = self.get_budgeted_memory()
+        return usable_bytes if budgeted_bytes is None else min(usable_bytes, budgeted_bytes)
+
+    def get_budgeted_memory(self) -> int | None:
+        """Return the bytes of RAM that ``accelera.budget`` leaves; None without a budget, and on a GPU."""
+        return LEDGER.available_bytes() if self.device.host_memory else None
 
     def get_allocated_memory(self) -> int:
         """Return the bytes of the device that this process holds (everybody's, where it cannot tell)."""
@@ -112,6 +122,9 @@ class MemoryManager:
         """
         if size_bytes <= ALWAYS_FITS_BYTES:
             return True
+        budgeted_bytes = self.get_budgeted_memory()
+        if budgeted_bytes is not None and size_bytes > budgeted_bytes:
+            return False
         now_s = time.monotonic()
         if now_s > self._fresh_until_s or 4 * size_bytes > self._usable_bytes:
             self._usable_bytes = self.get_usable_memory()
@@ -251,6 +264,9 @@ class UsableMemory(Protocol):
     def get_usable_memory(self) -> int:
         """Return the bytes that may be taken now without leaving the threshold."""
 
+    def get_budgeted_memory(self) -> int | None:
+        """Return the bytes that ``accelera.budget`` leaves of it; None where it sets no limit."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -258,7 +274,7 @@ class Budget:
 
     limit_bytes: int
     origin: str
-    """For messages: ``"budget"``, ``"ACCELERA_BUDGET"`` or ``"ACCELERA_MEMORY_THRESHOLD"``."""
+    """For messages: ``"budget"``, ``"accelera.budget"``, or the name of a setting."""
 
     @classmethod
     def parse(cls, amount: int | float | str | None, memory: UsableMemory) -> Budget:
@@ -266,15 +282,26 @@ class Budget:
 
         An int or ``"512MiB"`` is bytes; a float up to 1, ``"0.5"`` or ``"50%"`` is a share of the
         memory there is. None takes ``ACCELERA_BUDGET``, and without that what the threshold leaves
-        free now. Raises ArgumentError for anything else, also for a float above 1 that is no whole number
-        of bytes: 1.5 is neither a share nor a size.
+        free now. ``accelera.budget`` caps all of them. Raises ArgumentError for anything else, also for a
+        float above 1 that is no whole number of bytes: 1.5 is neither a share nor a size.
         """
+        return cls.requested(amount, memory).within(memory.get_budgeted_memory())
+
+    @classmethod
+    def requested(cls, amount: int | float | str | None, memory: UsableMemory) -> Budget:
+        """Read a budget as ``parse`` does, without the cap of ``accelera.budget``."""
         if amount is not None:
             return cls(parse_limit("budget", amount, memory.get_total_memory), "budget")
         default = current().budget
         if default is not None:
             return cls(parse_limit("budget", default, memory.get_total_memory), "ACCELERA_BUDGET")
         return cls(memory.get_usable_memory(), "ACCELERA_MEMORY_THRESHOLD")
+
+    def within(self, left_bytes: int | None) -> Budget:
+        """Return this budget, or ``left_bytes`` where ``accelera.budget`` leaves less."""
+        if left_bytes is None or self.limit_bytes <= left_bytes:
+            return self
+        return Budget(left_bytes, "accelera.budget")
 
     @property
     def is_given(self) -> bool:

@@ -20,11 +20,13 @@ from accelera._native import Arena
 from accelera.devices import Device
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError
 from accelera.memory._internal import (
+    LEDGER,
     AsyncBuffers,
     BufferTable,
     Pins,
     PoolBlock,
     Prefetcher,
+    Reservation,
     Slab,
     Use,
     trim_heap,
@@ -123,6 +125,10 @@ class BlockCache:
         memory: TorchMemory | None = None,
         backing: BackingStores | None = None,
     ) -> None:
+        self._reservation: Reservation | None = None
+        if budget is not None and (not isinstance(device, Device) or device.host_memory):
+            self._reservation = LEDGER.reserve("offload", "offload", budget.limit_bytes)
+            weakref.finalize(self, self._reservation.release).atexit = False
         self.capacity_bytes = capacity_bytes
         self.least_bytes = config.least_bytes
         self.block_bytes = max(1, capacity_bytes // 4) if config.block_bytes is None else config.block_bytes
@@ -313,6 +319,12 @@ class BlockCache:
                 self._table.free(block, self._prefetcher.step)
             self._buffers.close()
             self._backing.close()
+        self.release_budget()
+
+    def release_budget(self) -> None:
+        """Return the budget to the account of the process; the cache no longer keeps to it."""
+        if self._reservation is not None:
+            self._reservation.release()
 
     def _adopt_rows(self, rows: torch.Tensor, name: str, role: str) -> PoolBlock:
         home = self._backing.create(rows.nbytes)

@@ -13,7 +13,7 @@ import torch
 from accelera.devices import Device, get_device
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.memory import MemoryManager
-from accelera.memory._internal import Budget
+from accelera.memory._internal import LEDGER, Budget
 from accelera.offload.backing import BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import BLOCKS
 from accelera.offload.config import LEAST_BYTES
@@ -87,7 +87,9 @@ class DeviceBudgets:
             return None
         places = (tensor_device(each.device) for each in self.computing)
         cuda = next((each for each in places if each.type == "cuda"), None)
-        return TieredBacking(RamBacking(pinned_for=cuda), ScratchBacking(store), self.ram_bytes)
+        backing = TieredBacking(RamBacking(pinned_for=cuda), ScratchBacking(store), self.ram_bytes)
+        LEDGER.reserve_while("offload", "offload", self.ram_bytes, backing)
+        return backing
 
 
 def computing_device(model: Any, device: Any) -> Device:

@@ -97,6 +97,7 @@ class Offloaded:
         self.restored = True
         for cache in self.caches:
             cache.reap()
+            cache.release_budget()
         return model
 
     def save(self, folder: str | Path) -> Path:

@@ -8,6 +8,7 @@ from accelera import units
 from accelera.errors import ArgumentError
 from accelera.tensora import core
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.memory_limit import set_limit
 from accelera.tensora.typing import Device
 
 MemoryStats = core.MemoryStats
@@ -48,9 +49,8 @@ def set_memory_limit(limit: int | str | None, device: Device = "cpu") -> None:
         If tensors hold more already, or it is no size above 0.
 
     """
-    # The extension takes 0 for no limit.
-    nbytes = 0 if limit is None else units.parse_limit("set_memory_limit", limit)
-    native.set_memory_limit(nbytes, str(device))
+    nbytes = None if limit is None else units.parse_limit("set_memory_limit", limit)
+    set_limit("user", nbytes, str(device))
 
 
 def empty_cache(device: Device = "cpu") -> None:

@@ -18,6 +18,7 @@ from accelera import units
 from accelera.errors import ArgumentError, BudgetExceededError, StateError
 from accelera.memory._internal import trim_heap
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.memory_limit import process_limit, set_limit
 from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 from accelera.tensora.typing import Device
 
@@ -174,7 +175,9 @@ class TrainingBudget:
 
     def _begin(self, key: Any) -> None:
         outside = self._outside_bytes()
-        room = self.limit_bytes - outside
+        left = process_limit(self.device)
+        most = self.limit_bytes if left is None else min(self.limit_bytes, left)
+        room = most - outside
         if self._steps is None:
             self._steps = native.StepBudget(max(room, _LEAST_CAPACITY), self._spill_dir, self.device)
         room = min(self._steps.capacity, room)
@@ -185,13 +188,12 @@ class TrainingBudget:
         self._steps.begin(room, plans.prepare(plan) if plans is not None and plan is not None else None)
         self._current = _CurrentStep(key, outside, plan)
         fusion, stats = native.fusion_least(), native.memory_stats(self.device)
-        limit, most = stats.limit_bytes, max(self.limit_bytes, stats.live_bytes)
         self._undo = [
             lambda: native.set_fusion_least(fusion),
-            lambda: native.set_memory_limit(limit, self.device),
+            lambda: set_limit("step", None, self.device),
         ]
         native.set_fusion_least(2**63 - 1)
-        native.set_memory_limit(min(limit or most, most), self.device)
+        set_limit("step", max(most, stats.live_bytes), self.device)
         if self._optimizer is not None:
             self._undo += _update_inside_backward(self._optimizer)
 
