@@ -96,6 +96,11 @@ class Tensor:
         """Return the address of the first element."""
         return int(self.array.__array_interface__["data"][0])
 
+    def untyped_storage(self) -> Array:
+        """Return the array that owns the memory."""
+        base = self.array.base
+        return base if isinstance(base, np.ndarray) else self.array
+
     def numel(self) -> int:
         """Return the number of elements."""
         return self.array.size

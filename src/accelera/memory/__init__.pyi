@@ -1,7 +1,6 @@
 from .hierarchy import Compute as Compute
 from .hierarchy import Hierarchy as Hierarchy
 from .hierarchy import Tier as Tier
-from .ledger import BudgetUsage as BudgetUsage
 from .ledger import budget as budget
 from .ledger import budget_report as budget_report
 from .manager import MemoryManager as MemoryManager
