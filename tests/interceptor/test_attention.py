@@ -19,6 +19,7 @@ from accelera.interceptor import intercepted
 from accelera.interceptor.attention.operands import align
 from accelera.interceptor.config import MemoryLimit
 from accelera.interceptor.spill import empty
+from accelera.memory._internal import Budget
 from tests.interceptor.bounded import bounded_attention
 from tests.interceptor.forcing import counted, forced
 from tests.interceptor.samples import significant_strides
@@ -270,7 +271,8 @@ def test_a_row_beyond_the_budget_is_refused() -> None:
 
 @pytest.mark.parametrize("what", ["a row of scores", "a result"])
 def test_without_a_budget_a_refusal_tells_what_is_free(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(MemoryLimit, "budget_bytes", lambda room: 1000)
+    free = Budget(1000, "ACCELERA_MEMORY_THRESHOLD")
+    monkeypatch.setattr(MemoryLimit, "budget", lambda limit: free)
     monkeypatch.setattr(MemoryLimit, "allows", lambda room, needed_bytes: needed_bytes <= 1000)
     x, told = torch.randn(3, 500, 2), r"1,000 bytes\) that are free now .*free memory, or set a budget"
     with intercepted(None, 0, 0, spill=False), pytest.raises(BudgetExceededError, match=told):

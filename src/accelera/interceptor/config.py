@@ -51,8 +51,12 @@ class MemoryLimit:
         self._memory = MemoryManager(get_device("cpu" if device.type == "cpu" else str(device)))
         parsed = Budget.requested(budget, self._memory)
         self._fixed_bytes = parsed.limit_bytes if parsed.is_given else None
-        self.origin = parsed.origin
-        """Where the figure comes from, for messages."""
+        self._origin = parsed.origin
+
+    @property
+    def origin(self) -> str:
+        """Source of the present budget, for messages."""
+        return self.budget().origin
 
     def allows(self, needed_bytes: int) -> bool:
         """Return whether a call may add ``needed_bytes``; without a budget the free memory decides."""
@@ -67,7 +71,7 @@ class MemoryLimit:
     def budget(self) -> Budget:
         """Return the present budget with its origin, for messages."""
         fixed = self._fixed_bytes
-        budget = Budget(self._memory.get_usable_memory() if fixed is None else fixed, self.origin)
+        budget = Budget(self._memory.get_usable_memory() if fixed is None else fixed, self._origin)
         return budget.within(self._memory.get_budgeted_memory())
 
 
