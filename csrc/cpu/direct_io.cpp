@@ -34,7 +34,7 @@ int64_t slot_size(const Geometry& geometry, int64_t alignment) {
 }  // namespace
 
 int64_t direct_alignment(int direct_file) {
-    if (direct_file < 0 || !AioQueue::of_this_thread().usable()) return 0;
+    if (direct_file < 0 || TransferQueue::of_this_thread() == nullptr) return 0;
 #ifdef STATX_DIOALIGN
     struct statx found{};
     if (statx(direct_file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 &&
@@ -49,10 +49,10 @@ DirectMover::DirectMover(const Region& region, const Geometry& geometry, int64_t
       geometry_(geometry),
       alignment_(alignment),
       slot_bytes_(slot_size(geometry, alignment)),
-      queue_(AioQueue::of_this_thread()),
-      requests_(AioQueue::depth) {
+      queue_(*TransferQueue::of_this_thread()),
+      requests_(TransferQueue::depth) {
     for (Request& request : requests_) idle_.push_back(&request);
-    for (int slot = 0; slot < std::min<int64_t>(AioQueue::depth, staging_bytes / slot_bytes_); ++slot)
+    for (int slot = 0; slot < std::min<int64_t>(TransferQueue::depth, staging_bytes / slot_bytes_); ++slot)
         idle_slots_.push_back(slot);
 }
 
@@ -145,29 +145,23 @@ bool DirectMover::launch(bool writing, const Part& part, char* address, int slot
     if (idle_.empty()) drain(in_flight_ - 1);
     Request& request = *idle_.back();
     idle_.pop_back();
-    request = {{}, part, {}, address, slot};
+    request = {{writing, region_.direct_file, address, bytes, offset, &request}, part, {}, address, slot};
     if (part.block != nullptr) {
         request.block = *part.block;
         request.part.block = &request.block;
     }
-    request.control.aio_data = reinterpret_cast<uint64_t>(&request);
-    request.control.aio_lio_opcode = writing ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD;
-    request.control.aio_fildes = static_cast<uint32_t>(region_.direct_file);
-    request.control.aio_buf = reinterpret_cast<uint64_t>(address);
-    request.control.aio_nbytes = static_cast<uint64_t>(bytes);
-    request.control.aio_offset = offset;
     ++in_flight_;
-    if (!queue_.submit(request.control)) settle(request, -1);
+    if (!queue_.submit(request.transfer)) settle(request, -1);
     return outcome_.done;
 }
 
 void DirectMover::settle(Request& request, int64_t moved) {
     const Part& part = request.part;
-    const int64_t skipped = part.offset - request.control.aio_offset;
+    const int64_t skipped = part.offset - request.transfer.offset;
     const bool whole = moved >= skipped + part.bytes;
     if (!outcome_.done) {
         // The transfer has failed already; only the request is to be given back.
-    } else if (request.control.aio_lio_opcode == IOCB_CMD_PWRITE) {
+    } else if (request.transfer.writing) {
         if (!whole) note(write_run(region_.file, part.memory, part.bytes, part.offset));
     } else if (!whole) {
         read_cached(part, request.address);
@@ -183,10 +177,9 @@ void DirectMover::settle(Request& request, int64_t moved) {
 
 void DirectMover::drain(size_t left) {
     while (in_flight_ > left) {
-        io_event ready[AioQueue::depth];
-        const int count = queue_.wait(ready);
-        for (int i = 0; i < count; ++i)
-            settle(*reinterpret_cast<Request*>(ready[i].data), static_cast<int64_t>(ready[i].res));
+        Finished finished[TransferQueue::depth];
+        const int count = queue_.wait(finished);
+        for (int i = 0; i < count; ++i) settle(*static_cast<Request*>(finished[i].owner), finished[i].moved);
     }
 }
 

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "cpu/aio.h"
 #include "cpu/cached_io.h"
+#include "cpu/transfer_queue.h"
 
 namespace accelera::io {
 
@@ -42,7 +42,7 @@ class DirectMover {
         const Block* block;
     };
     struct Request {
-        iocb control;
+        Transfer transfer;
         Part part;
         Block block;
         char* address;
@@ -66,7 +66,7 @@ class DirectMover {
     const Region& region_;
     const Geometry& geometry_;
     const int64_t alignment_, slot_bytes_;
-    AioQueue& queue_;
+    TransferQueue& queue_;
     std::vector<Request> requests_;
     std::vector<Request*> idle_;
     std::vector<int> idle_slots_;

@@ -81,8 +81,10 @@ Outcome write_through_cache(const Region& region, const Geometry& geometry) {
     Outcome outcome;
     geometry.for_each_block(staging_bytes, unlimited, [&](const Block& block) {
         outcome = write_block(region.file, geometry, block);
+#ifdef SYNC_FILE_RANGE_WRITE
         if (geometry.span(block) >= early_writeback)
             sync_file_range(region.file, block.offset, geometry.span(block), SYNC_FILE_RANGE_WRITE);
+#endif
         return outcome.done;
     });
     return outcome;

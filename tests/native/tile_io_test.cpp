@@ -2,6 +2,7 @@
 #include "cpu/tile_io.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "cpu/igemm.h"
 #include "cpu/spmm.h"
 #include "cpu/strided_copy.h"
+#include "cpu/transfer_queue.h"
 #include "doctest/doctest.h"
 #include "native/random.h"
 
@@ -85,6 +87,20 @@ struct Part {
     std::vector<io::Axis> axes;
 };
 
+/// Both backends, one after the other; automatic again at the end.
+class EachBackend {
+  public:
+    ~EachBackend() { io::set_backend(io::Backend::automatic); }
+    template <class Test>
+    void operator()(Test test) const {
+        for (const io::Backend backend : {io::Backend::kernel, io::Backend::threads}) {
+            CAPTURE(int(backend));
+            io::set_backend(backend);
+            test();
+        }
+    }
+};
+
 std::vector<char> random_bytes(RandomNumbers& random, int64_t n) {
     std::vector<char> bytes(static_cast<size_t>(n));
     for (char& byte : bytes) byte = char(random.next());
@@ -94,58 +110,98 @@ std::vector<char> random_bytes(RandomNumbers& random, int64_t n) {
 }  // namespace
 
 TEST_CASE("regions of files: reads and writes move exactly their elements") {
-    for (uint64_t seed = 0; seed < 60; ++seed) {
-        CAPTURE(seed);
-        RandomNumbers random(seed);
-        const int64_t itemsizes[] = {1, 2, 4, 8, 16, 3};
-        const Part part(random, int(random.between(1, 3)), itemsizes[random.between(0, 5)]);
-        const std::vector<char> before = random_bytes(random, part.total_bytes);
-        const File file(before, seed % 3 == 0);
-        std::vector<char> memory(static_cast<size_t>(part.memory_bytes));
-        const io::Outcome read = io::read_region(part.region(file, memory.data(), seed % 2));
-        REQUIRE(read.done);
-        part.each([&](int64_t in_file, int64_t in_memory) {
-            REQUIRE(std::memcmp(&memory[size_t(in_memory)], &before[size_t(in_file)],
-                                size_t(part.itemsize)) == 0);
-        });
-        const std::vector<char> fresh = random_bytes(random, part.memory_bytes);
-        memory = fresh;
-        REQUIRE(io::write_region(part.region(file, memory.data(), false)).done);
-        std::vector<char> expected = before;
-        part.each([&](int64_t in_file, int64_t in_memory) {
-            std::memcpy(&expected[size_t(in_file)], &fresh[size_t(in_memory)], size_t(part.itemsize));
-        });
-        REQUIRE(file.contents(size_t(part.total_bytes)) == expected);
-    }
+    const EachBackend each_backend;
+    each_backend([] {
+        for (uint64_t seed = 0; seed < 60; ++seed) {
+            CAPTURE(seed);
+            RandomNumbers random(seed);
+            const int64_t itemsizes[] = {1, 2, 4, 8, 16, 3};
+            const Part part(random, int(random.between(1, 3)), itemsizes[random.between(0, 5)]);
+            const std::vector<char> before = random_bytes(random, part.total_bytes);
+            const File file(before, seed % 3 == 0);
+            std::vector<char> memory(static_cast<size_t>(part.memory_bytes));
+            const io::Outcome read = io::read_region(part.region(file, memory.data(), seed % 2));
+            REQUIRE(read.done);
+            part.each([&](int64_t in_file, int64_t in_memory) {
+                REQUIRE(std::memcmp(&memory[size_t(in_memory)], &before[size_t(in_file)],
+                                    size_t(part.itemsize)) == 0);
+            });
+            const std::vector<char> fresh = random_bytes(random, part.memory_bytes);
+            memory = fresh;
+            REQUIRE(io::write_region(part.region(file, memory.data(), false)).done);
+            std::vector<char> expected = before;
+            part.each([&](int64_t in_file, int64_t in_memory) {
+                std::memcpy(&expected[size_t(in_file)], &fresh[size_t(in_memory)], size_t(part.itemsize));
+            });
+            REQUIRE(file.contents(size_t(part.total_bytes)) == expected);
+        }
+    });
 }
 
 TEST_CASE("regions of files: large ones, around the page cache too") {
-    for (const bool direct : {false, true}) {
-        CAPTURE(direct);
-        RandomNumbers random(5);
-        const int64_t rows = 700, columns = 1100;
-        const std::vector<char> bytes = random_bytes(random, rows * columns * 8);
-        const File file(bytes, direct);
-        std::vector<char> memory(size_t(500 * 900 * 8));
-        const io::Region region{file.file,
-                                file.direct_file,
-                                (100 * columns + 50) * 8,
-                                memory.data(),
-                                8,
-                                {{500, columns * 8, 900 * 8}, {900, 8, 8}},
-                                false};
-        REQUIRE(io::read_region(region).done);
-        for (int64_t i = 0; i < 500; ++i)
-            REQUIRE(std::memcmp(&memory[size_t(i * 900 * 8)], &bytes[size_t(((100 + i) * columns + 50) * 8)],
-                                900 * 8) == 0);
-        for (char& byte : memory) byte = char(~byte);
-        REQUIRE(io::write_region(region).done);
-        const std::vector<char> after = file.contents(bytes.size());
-        for (int64_t i = 0; i < rows * columns * 8; ++i) {
-            const int64_t row = i / 8 / columns, column = i / 8 % columns;
-            const bool inside = row >= 100 && row < 600 && column >= 50 && column < 950;
-            REQUIRE(after[size_t(i)] == (inside ? char(~bytes[size_t(i)]) : bytes[size_t(i)]));
+    const EachBackend each_backend;
+    each_backend([] {
+        for (const bool direct : {false, true}) {
+            CAPTURE(direct);
+            RandomNumbers random(5);
+            const int64_t rows = 700, columns = 1100;
+            const std::vector<char> bytes = random_bytes(random, rows * columns * 8);
+            const File file(bytes, direct);
+            std::vector<char> memory(size_t(500 * 900 * 8));
+            const io::Region region{file.file,
+                                    file.direct_file,
+                                    (100 * columns + 50) * 8,
+                                    memory.data(),
+                                    8,
+                                    {{500, columns * 8, 900 * 8}, {900, 8, 8}},
+                                    false};
+            REQUIRE(io::read_region(region).done);
+            for (int64_t i = 0; i < 500; ++i)
+                REQUIRE(std::memcmp(&memory[size_t(i * 900 * 8)],
+                                    &bytes[size_t(((100 + i) * columns + 50) * 8)], 900 * 8) == 0);
+            for (char& byte : memory) byte = char(~byte);
+            REQUIRE(io::write_region(region).done);
+            const std::vector<char> after = file.contents(bytes.size());
+            for (int64_t i = 0; i < rows * columns * 8; ++i) {
+                const int64_t row = i / 8 / columns, column = i / 8 % columns;
+                const bool inside = row >= 100 && row < 600 && column >= 50 && column < 950;
+                REQUIRE(after[size_t(i)] == (inside ? char(~bytes[size_t(i)]) : bytes[size_t(i)]));
+            }
         }
+    });
+}
+
+TEST_CASE("queues of transfers: many at once, refused ones, and a forked child") {
+    const std::vector<char> bytes(1 << 20, 'x');
+    const File file(bytes);
+    for (io::TransferQueue* (*queue_of)() : {io::kernel_queue, io::thread_queue}) {
+        io::TransferQueue* queue = queue_of();
+        if (queue == nullptr) continue;  // the kernel offers none here
+        std::vector<char> memory(bytes.size());
+        const auto moved = [&](int descriptor) {
+            const int64_t part = int64_t(bytes.size()) / io::TransferQueue::depth;
+            int begun = 0;
+            for (int i = 0; i < io::TransferQueue::depth; ++i)
+                begun += queue_of()->submit(
+                    {false, descriptor, &memory[size_t(i * part)], part, i * part, nullptr});
+            int64_t total = 0;
+            while (begun > 0) {
+                io::Finished finished[io::TransferQueue::depth];
+                const int count = queue_of()->wait(finished);
+                for (int i = 0; i < count; ++i) total += finished[i].moved;
+                begun -= count;
+            }
+            return total;
+        };
+        CHECK(moved(file.file) == int64_t(bytes.size()));
+        CHECK(memory == bytes);
+        CHECK(moved(-1) <= 0);
+        const pid_t child = fork();
+        if (child == 0) _exit(moved(file.file) == int64_t(bytes.size()) ? 0 : 1);
+        int status = 1;
+        REQUIRE(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status));
+        CHECK(WEXITSTATUS(status) == 0);
     }
 }
 
