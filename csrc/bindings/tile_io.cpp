@@ -2,13 +2,16 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "common/error.h"
+#include "cpu/transfer_queue.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -79,5 +82,20 @@ void init_tile_io(nb::module_& module) {
     module.def("write_region", &move<io::write_region, false>, "file"_a, "offset"_a, "strides"_a, "data"_a,
                "direct_file"_a = -1, "prefer_cached"_a = false,
                "The reverse of read_region: store `data` (any strides).");
+    module.def(
+        "set_io_backend",
+        [](const std::string& name) {
+            if (name == "automatic")
+                io::set_backend(io::Backend::automatic);
+            else if (name == "kernel")
+                io::set_backend(io::Backend::kernel);
+            else if (name == "threads")
+                io::set_backend(io::Backend::threads);
+            else
+                throw ArgumentError("[io] no backend " + name + "; give automatic, kernel or threads");
+        },
+        "name"_a,
+        "Choose what moves bytes past the page cache: the kernel's asynchronous I/O, a pool of threads, or\n"
+        "the first of them that works.");
     module.attr("STAGING_BYTES_PER_THREAD") = io::staging_bytes;
 }

@@ -1,7 +1,7 @@
 """The compiled kernels, one section per file of csrc/bindings."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -69,6 +69,8 @@ def igemm_cuda_launches(rows: int, cols: int) -> list[tuple[int, int, int, int, 
 def cuda_compiled() -> bool: ...
 
 # tile_io
+def set_io_backend(name: Literal["automatic", "kernel", "threads"]) -> None: ...
+
 STAGING_BYTES_PER_THREAD: int
 
 def read_region(

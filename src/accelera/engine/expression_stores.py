@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera._descriptors import reserve_space
 from accelera.engine.dtypes import cast_into, cast_itemsize, product_type
 from accelera.engine.elementwise import PIECE_BYTES, piece_shape, pieces
 from accelera.engine.expression import Expr, Leaf
@@ -247,7 +248,7 @@ class Intermediate(Store):
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 descriptor = os.dup(file.fileno())
-            os.posix_fallocate(descriptor, 0, max(self.nbytes, 1))
+            reserve_space(descriptor, max(self.nbytes, 1))
         except OSError as error:
             raise StoreError(
                 f"[evaluate] intermediate {self.name} needs {format_bytes(self.nbytes)} in {folder}: "

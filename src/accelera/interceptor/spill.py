@@ -7,7 +7,6 @@ Writing through the mapping would take a page fault for every 4 KiB; tiles go th
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import os
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from accelera._descriptors import reserve_space
 from accelera.devices._internal import shim_library
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.interceptor.config import InterceptionConfig, active_config, stays_in_memory
@@ -170,7 +170,7 @@ def _unnamed_file(op: str, folder: Path, nbytes: int) -> int:
             f"{_NAME_ANOTHER}"
         ) from error
     try:
-        _reserve(descriptor, nbytes)
+        reserve_space(descriptor, nbytes)
     except OSError as error:
         os.close(descriptor)
         status = os.statvfs(folder)
@@ -192,13 +192,3 @@ def _mapping(op: str, descriptor: int, nbytes: int) -> FileMapping:
             f"[{op}] a result of {format_bytes(nbytes)} in a file cannot be mapped: {error.strerror}; let go "
             "of earlier results, or raise the limit of address space (ulimit -v, vm.max_map_count)"
         ) from error
-
-
-def _reserve(descriptor: int, nbytes: int) -> None:
-    """Give the file all its bytes, so that writing the mapping later cannot fail."""
-    try:
-        os.posix_fallocate(descriptor, 0, nbytes)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        os.ftruncate(descriptor, nbytes)

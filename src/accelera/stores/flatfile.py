@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, final
 import numpy as np
 
 from accelera import _native
+from accelera._descriptors import flush_data, open_direct
 from accelera._similar import files_like
 from accelera.errors import StoreChangedError, StoreError, StoreFormatError
 from accelera.stores.contract import Layout, Store
@@ -255,7 +256,7 @@ class FlatFile(Store):
         elif len(self._descriptors) > 1:
             self._direct_descriptor = self._descriptors[1]
         else:
-            self._direct_descriptor = _open_direct(descriptor, self._writable)
+            self._direct_descriptor = open_direct(descriptor, writable=self._writable)
             if self._direct_descriptor >= 0:
                 self._descriptors.append(self._direct_descriptor)
 
@@ -312,7 +313,7 @@ class FlatFile(Store):
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
         try:
-            os.fdatasync(self._open("flush"))
+            flush_data(self._open("flush"))
         except OSError as error:
             raise _transfer_error("flush", self.name, error.errno or errno.EIO, 0, self.nbytes, 0) from error
 
@@ -339,17 +340,6 @@ def _inode_of(path: Path) -> int:
         return os.stat(path).st_ino
     except OSError:
         return 0
-
-
-def _open_direct(descriptor: int, writable: bool) -> int:
-    """Open the same file once more with O_DIRECT; -1 where that is not possible."""
-    try:
-        return os.open(
-            f"/proc/self/fd/{descriptor}",
-            (os.O_RDWR if writable else os.O_RDONLY) | os.O_DIRECT | os.O_CLOEXEC,
-        )
-    except OSError:
-        return -1
 
 
 def _close_all(descriptors: list[int]) -> None:

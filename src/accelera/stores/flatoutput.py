@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera._atomic import keep_mode, publish
+from accelera._descriptors import reserve_space
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.flatfile import FlatFile, Placement, read_at
@@ -229,12 +230,7 @@ def _reserve(descriptor: int, size: int) -> None:
     status = os.fstatvfs(descriptor)
     if size > status.f_bavail * status.f_frsize:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-        os.ftruncate(descriptor, size)
+    reserve_space(descriptor, size)
 
 
 def _check_partial(target: Target, descriptor: int, header: bytes, size: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 
+from accelera._descriptors import anonymous_file
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.serialization.memory import bytes_of, over_bytes
 
@@ -49,7 +50,7 @@ def pack(content: Any) -> int:
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(content)
     parts = [file.getbuffer(), *(each.raw() for each in buffers)]
     lengths = struct.pack(f"<{len(parts) + 1}Q", len(parts), *map(len, parts))
-    descriptor = os.memfd_create("accelera-parcel", os.MFD_CLOEXEC)
+    descriptor = anonymous_file("accelera-parcel")
     try:
         place = _written(descriptor, memoryview(lengths), 0)
         for part in parts:

@@ -16,11 +16,11 @@ import select
 import socket
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast, final
 
+from accelera._descriptors import anonymous_file
 from accelera.errors import TransferError
 from accelera.execution.executors.processes.caller_state import CallerState
 from accelera.execution.executors.processes.errors import PickledError
@@ -39,11 +39,7 @@ _HEAD_BYTES: Final = mmap.PAGESIZE
 
 def create_pages() -> int:
     """Return a file descriptor of such memory, which has no name and ends with its last user."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("accelera-worker")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = anonymous_file("accelera-worker")
     os.ftruncate(descriptor, _HEAD_BYTES + 2 * ROOM_BYTES)
     return descriptor
 
