@@ -30,6 +30,34 @@ REPOSITORY_PAGES = {
     "contributing.md": "CONTRIBUTING.md",
 }
 """Pages that are files of the checkout outside of ``docs/``."""
+STABLE = (
+    "",
+    "chunking",
+    "devices",
+    "engine",
+    "errors",
+    "memory",
+    "plan",
+    "policy",
+    "simulator",
+    "stores",
+    "trace",
+    "units",
+)
+PROVISIONAL = (
+    "capture",
+    "estimate",
+    "execution",
+    "interceptor",
+    "offload",
+    "report",
+    "service",
+    "tensora",
+    "testing",
+)
+STABILITY = {**dict.fromkeys(STABLE, "stable"), **dict.fromkeys(PROVISIONAL, "provisional")}
+"""Label of each package; docs/status.md explains the labels, and names the experimental parts."""
+
 KINDS = ("Functions", "Classes", "Errors", "Constants")
 REPOSITORY = "https://github.com/accelera/accelera/blob/main"
 FLAT = {"accelera.tensora.nn", "accelera.tensora.optim", "accelera.tensora.data"}
@@ -73,7 +101,8 @@ def page(door: str) -> str:
     names = names_of(door)
     elsewhere = {name: found for name in names if (found := _other_page(door, name))}
     own = [name for name in names if name not in elsewhere]
-    lines = [f"# {door}", "", text.replace("``", "`"), "", *_table(door, names, elsewhere), ""]
+    label = f"**Stability**: [{STABILITY[door.split('.')[1] if '.' in door else '']}](../status.md#stability)"
+    lines = [f"# {door}", "", text.replace("``", "`"), "", label, "", *_table(door, names, elsewhere), ""]
     for kind in KINDS:
         found = [name for name in own if kind_of(door, name) == kind]
         if found:
