@@ -14,6 +14,9 @@ class Usable:
     def get_usable_memory(self):
         return 700 * MIB
 
+    def get_budgeted_memory(self):
+        return None
+
 
 @pytest.mark.parametrize(
     ("amount", "limit"),
