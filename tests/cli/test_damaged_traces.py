@@ -22,13 +22,13 @@ from tests.cli.conftest import call
 from tests.trace.damage import SNAPSHOT, damaged_files
 
 VERBS = {
-    "simulate": ["simulate", "TRACE", "-c", "50%", "--lookahead", "1", "--json"],
-    "sweep": ["sweep", "TRACE", "-p", "lru,planner", "-c", "2", "--json"],
+    "simulate": ["simulate", "TRACE", "-b", "50%", "--lookahead", "1", "--json"],
+    "sweep": ["sweep", "TRACE", "-p", "lru,planner", "-b", "2", "--json"],
     "advise": ["advise", "TRACE", "--budget", "60", "--json"],
     "predict-compile": ["predict-compile", "TRACE", "--json"],
     "stats": ["trace", "stats", "TRACE", "--json"],
     "convert": ["trace", "convert", "TRACE", "again.json", "--json"],
-    "simulate, for people": ["simulate", "TRACE", "-c", "1KiB", "-p", "planner"],
+    "simulate, for people": ["simulate", "TRACE", "-b", "1KiB", "-p", "planner"],
     "stats, for people": ["trace", "stats", "TRACE"],
 }
 

@@ -17,18 +17,18 @@ Run = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 
 
-def verbs(group: Any = ROOT, before: str = "") -> Iterator[str]:
+def commands(group: Any = ROOT, before: str = "") -> Iterator[tuple[str, Any]]:
     context = group.make_context("accelera", [], resilient_parsing=True)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if hasattr(command, "list_commands"):
-            yield from verbs(command, f"{before}{name} ")
+            yield from commands(command, f"{before}{name} ")
         else:
-            yield before + name
+            yield before + name, command
 
 
 def test_every_verb_has_an_example() -> None:
-    assert sorted(verbs()) == sorted(EXAMPLES)
+    assert sorted(name for name, _ in commands()) == sorted(EXAMPLES)
 
 
 @pytest.mark.parametrize("verb", EXAMPLES)
@@ -75,3 +75,11 @@ def test_unknown_verbs(run: Run, words: list[str], hint: str) -> None:
     ran = run(*words)
     assert ran.exit_code == 2
     assert hint in ran.output
+
+
+def test_memory_of_every_verb_is_given_by_one_option() -> None:
+    """``--budget`` with ``-b``; a program that ``run`` starts keeps a ``-b`` of its own."""
+    for verb, command in commands():
+        names = {name for option in command.params for name in option.opts}
+        assert not names & {"--capacity", "--memory", "--limit"}, verb
+        assert "--budget" not in names or "-b" in names or verb == "run", verb

@@ -116,7 +116,7 @@ VERBS = {
     "predict-compile": (["predict-compile", "program.py"], 0),
     "run": (["run", "program.py"], 0),
     "trace generate": (["trace", "generate", "-o", "made.json"], 0),
-    "simulate": (["simulate", "t.json", "--capacity", "50%"], 2),
+    "simulate": (["simulate", "t.json", "--budget", "50%"], 2),
     "sweep": (["sweep", "t.json"], 2),
     "advise": (["advise", "t.json"], 2),
     "estimate": (["estimate", "config.json"], 2),

@@ -330,7 +330,7 @@ class TestRunning:
         monkeypatch.chdir(tmp_path)
         trace = generate_synthetic_trace("CNN", 2, 2, 16, 0.2, mode="inference")
         write_trace(trace, "t.parquet")
-        words = ["sweep", "t.parquet", "-p", "lru", "-c", "4", "--no-bound", "--json"]
+        words = ["sweep", "t.parquet", "-p", "lru", "-b", "4", "--no-bound", "--json"]
         ran = CliRunner().invoke(app, [*words, "--cluster", "ray"])
         assert ran.exit_code == 0, ran.output
         assert json.loads(ran.stdout) == sweep(trace, "lru", 4, progress=False).to_dict(bound=False)

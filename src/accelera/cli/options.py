@@ -222,7 +222,7 @@ def opened(path: str, source_format: str | None) -> Trace:
     return read_trace(path, source_format)
 
 
-def capacity_of(text: str, trace: Trace, option: str = "--capacity") -> int:
+def capacity_of(text: str, trace: Trace, option: str = "--budget") -> int:
     """Return ``"8GiB"``, or a share such as ``"50%"`` of the trace's peak, in bytes; raises BadParameter."""
     from accelera.trace import Occupancy
 
@@ -245,12 +245,12 @@ def score_for(policy: str, trace: Trace) -> NDArray[np.float64] | None:
 
 
 def machine_of(name: str | None, capacity: str | None, trace: Trace) -> Hierarchy:
-    """Return the tiers meant by ``--hierarchy``, ``--capacity`` or both; raises BadParameter for neither."""
+    """Return the tiers meant by ``--hierarchy``, ``--budget`` or both; raises BadParameter for neither."""
     from accelera.memory import Hierarchy
     from accelera.simulator._internal import hierarchy_of
 
     if name is None and capacity is None:
-        raise typer.BadParameter("give --capacity, for example 8GiB or 50%, or --hierarchy, or both")
+        raise typer.BadParameter("give --budget, for example 8GiB or 50%, or --hierarchy, or both")
     size = None if capacity is None else capacity_of(capacity, trace)
     if name is None:
         return Hierarchy.of(size or 0)

@@ -23,7 +23,7 @@ def simulate(
     trace: options.TraceFile,
     capacity: Annotated[
         str | None,
-        typer.Option("--capacity", "-c", metavar="SIZE", help="Of the first tier: 8GiB, or 50% of the peak."),
+        typer.Option("--budget", "-b", metavar="SIZE", help="Of the first tier: 8GiB, or 50% of the peak."),
     ] = None,
     hierarchy: options.Machine = None,
     policy: Annotated[

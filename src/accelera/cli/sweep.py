@@ -57,8 +57,8 @@ def sweep(
     capacities: Annotated[
         str,
         typer.Option(
-            "--capacities",
-            "-c",
+            "--budgets",
+            "-b",
             metavar="SIZES",
             help="4GiB,8GiB,50% …, or how many from the largest step to the peak.",
         ),
@@ -126,9 +126,9 @@ def _scores(names: list[str] | None, trace: Trace) -> dict[str, NDArray[np.float
 
 def _sizes(text: str, trace: Trace) -> int | list[int | str]:
     """Return how many, from a number below 1000 on its own, else the sizes in bytes; raises BadParameter."""
-    parts = _listed(text, "--capacities", "4GiB,50%, or how many")
+    parts = _listed(text, "--budgets", "4GiB,50%, or how many")
     if len(parts) == 1 and parts[0].isdigit() and 0 < int(parts[0]) < 1000:
         return int(parts[0])
     if parts == ["0"]:
-        raise typer.BadParameter("0 capacities are none; give at least 1", param_hint="'--capacities'")
-    return [options.capacity_of(part, trace, "--capacities") for part in parts]
+        raise typer.BadParameter("0 capacities are none; give at least 1", param_hint="'--budgets'")
+    return [options.capacity_of(part, trace, "--budgets") for part in parts]
