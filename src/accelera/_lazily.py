@@ -37,6 +37,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     later installation takes effect.
     """
     load, _, names = lazy_loader.attach_stub(package, file)
+    module = f"{package}._internal" if file.endswith("_internal.py") else package
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:
@@ -47,8 +48,10 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
             # A module that can be imported directly translates the error of the missing package itself.
             cause = error.__cause__
             return stand_in(name, cause if isinstance(cause, ModuleNotFoundError) else error)
-        if is_stand_in(value):
+        if is_stand_in(value) or module != package:
             vars(sys.modules[package]).pop(name, None)  # where the loader keeps it
+        if module != package:
+            setattr(sys.modules[module], name, value)
         return value
 
     return __getattr__, lambda: sorted(names), names

@@ -242,7 +242,8 @@ class TestRunning:
     def test_a_node_uses_all_its_cores_though_its_process_was_told_to_use_one(self) -> None:
         program = (
             "from accelera.engine.distributed import use_all_cores; use_all_cores()\n"
-            "from accelera.devices import get_device, usable_processors\n"
+            "from accelera.devices import get_device\n"
+            "from accelera.devices._internal import usable_processors\n"
             "assert get_device('cpu').threads == usable_processors()"
         )
         told = {**os.environ, "OMP_NUM_THREADS": "1"}

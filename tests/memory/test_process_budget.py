@@ -36,6 +36,11 @@ def operand(tmp_path: Path) -> Path:
     return path
 
 
+def limit(mebibytes: int) -> int:
+    """Return a limit of so many MiB above what earlier tests of this process still hold."""
+    return accelera.budget_report().used_bytes + mebibytes * MIB
+
+
 def held(component: str) -> int:
     return accelera.budget_report().component_bytes.get(component, 0)
 
@@ -43,7 +48,7 @@ def held(component: str) -> int:
 def test_results_of_the_engine_count_while_they_exist(operand: Path) -> None:
     engine = accelera.MatrixEngine("cpu")
     before = held("engine results")
-    with accelera.budget("96MiB"):
+    with accelera.budget(limit(96)):
         product = engine.matmul(operand, operand)
         assert held("engine results") - before == RESULT_BYTES
         view = product.numpy()[10:20]
@@ -59,7 +64,7 @@ def test_results_of_the_engine_count_while_they_exist(operand: Path) -> None:
 def test_budget_of_an_operation_is_a_part_of_the_process_budget(operand: Path, tmp_path: Path) -> None:
     engine = accelera.MatrixEngine("cpu")
     for asked in ("1GiB", None):
-        with accelera.budget("48MiB"):
+        with accelera.budget(limit(48)):
             available = accelera.budget_report().available_bytes
             assert available is not None
             plan = engine.plan(operand, operand, out=tmp_path / "C.npy", budget=asked)
@@ -67,7 +72,7 @@ def test_budget_of_an_operation_is_a_part_of_the_process_budget(operand: Path, t
 
 
 def test_operation_that_does_not_fit_is_refused(operand: Path) -> None:
-    with accelera.budget("16MiB"), pytest.raises(BudgetExceededError, match="does not fit a budget of"):
+    with accelera.budget(limit(16)), pytest.raises(BudgetExceededError, match="does not fit a budget of"):
         accelera.MatrixEngine("cpu").matmul(operand, operand)
 
 
@@ -89,7 +94,7 @@ def test_small_products_in_memory_draw_from_the_budget() -> None:
 
 def test_tensors_of_tensora_keep_to_the_budget() -> None:
     ts = pytest.importorskip("accelera.tensora")
-    with accelera.budget("64MiB"):
+    with accelera.budget(limit(64)):
         small = ts.ones((1024, 1024))
         assert held("tensora") >= 4 * MIB
         with pytest.raises(MemoryError):
@@ -115,7 +120,7 @@ def test_limit_of_tensora_set_by_the_user_stays_in_force() -> None:
 def test_engine_and_tensors_share_the_budget(operand: Path) -> None:
     ts = pytest.importorskip("accelera.tensora")
     engine = accelera.MatrixEngine("cpu")
-    with accelera.budget(accelera.budget_report().used_bytes + 128 * MIB):
+    with accelera.budget(limit(128)):
         tensor = ts.ones((4096, 4096))
         product = engine.matmul(operand, operand, budget="100MiB")
         with pytest.raises(MemoryError):
@@ -129,7 +134,7 @@ def test_engine_and_tensors_share_the_budget(operand: Path) -> None:
 def test_offloaded_model_holds_its_budget_until_it_is_restored() -> None:
     torch = pytest.importorskip("torch")
     before = held("offload")
-    with accelera.budget("512MiB"):
+    with accelera.budget(limit(512)):
         model = accelera.offload(torch.nn.Sequential(torch.nn.Linear(512, 512)).eval(), "64MiB")
         assert held("offload") - before == 64 * MIB
         with pytest.raises(BudgetExceededError), accelera.budget("32MiB"):
@@ -140,7 +145,7 @@ def test_offloaded_model_holds_its_budget_until_it_is_restored() -> None:
 
 def test_offload_gets_what_is_left() -> None:
     torch = pytest.importorskip("torch")
-    with accelera.budget("80MiB"):
+    with accelera.budget(limit(80)):
         left = accelera.budget_report().available_bytes
         assert left is not None
         model = accelera.offload(torch.nn.Sequential(torch.nn.Linear(64, 64)).eval(), "1GiB")
@@ -154,7 +159,7 @@ def test_intercepted_calls_keep_to_the_budget() -> None:
     with accelera.budget("1GiB"), accelera.intercepted("512MiB"):
         assert torch.equal(a @ a, torch.full((2048, 2048), 2048.0))
     with (
-        accelera.budget(accelera.budget_report().used_bytes + 2 * MIB),
+        accelera.budget(limit(2)),
         accelera.intercepted("512MiB", memory_threshold="1MiB", spill=False),
         pytest.raises(BudgetExceededError),
     ):

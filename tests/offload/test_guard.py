@@ -17,7 +17,8 @@ from tests.children import answer_of
 
 PROGRAM = """
 import json, sys, torch
-from accelera.memory import Use, process_memory, reset_peak
+from accelera.memory import process_memory, reset_peak
+from accelera.memory._internal import Use
 from accelera.offload import block_cache as keeping
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import CacheBudget, OffloadConfig
