@@ -146,7 +146,7 @@ def test_work_left_to_a_pool_keeps_to_the_budget(tmp_path: Path) -> None:
     )
     with (tmp_path / "p.py").open("a") as file:
         file.write("pool.submit(exec, work, {})\n")
-    ended = run(tmp_path, "p.py", "--budget", "24MiB", "--spill", ".", "--json")
+    ended = run(tmp_path, "p.py", "--budget", "24MiB", "--spill-dir", ".", "--json")
     assert (ended.code, ended.out) == (0, "True\n" + PRINTED)
     assert ended.report["calls"]["by_op"]["mm"]["spilled"] == 1
 
@@ -170,7 +170,7 @@ def test_what_torch_reads_as_it_is_loaded_may_still_be_set(tmp_path: Path) -> No
 
 def test_large_calls_keep_to_the_budget_and_the_report_says_so(tmp_path: Path) -> None:
     (tmp_path / "large.py").write_text(LARGE)
-    words = ("--budget", "32MiB", "--memory-threshold", "1MiB", "--spill", str(tmp_path))
+    words = ("--budget", "32MiB", "--memory-threshold", "1MiB", "--spill-dir", str(tmp_path))
     ended = run(tmp_path, "large.py", *words, "--json")
     assert (ended.code, ended.out) == (0, PRINTED)
     report = ended.report
@@ -226,7 +226,7 @@ def test_what_follows_two_dashes_is_the_programs(tmp_path: Path) -> None:
         (("-m",), "-m needs a module"),
         (("p.py", "--budget", "lots"), "lots"),
         (("p.py", "--budget"), "--budget"),
-        (("p.py", "--spill", "nowhere"), "nowhere"),
+        (("p.py", "--spill-dir", "nowhere"), "nowhere"),
         (("p.py", "--min-size", "-1"), "--min-size"),
     ],
 )

@@ -115,7 +115,7 @@ def test_blocks_never_overlap_and_nothing_is_lost(steps: list[Any]) -> None:
 
 
 def test_a_fake_gpu_runs_out_of_bytes() -> None:
-    gpu = FakeGpu(memory_bytes=100 * MIB, task_bytes=lambda task: task * MIB)
+    gpu = FakeGpu(memory=100 * MIB, task_bytes=lambda task: task * MIB)
     assert gpu.execute_batch([10, 20], abs) == [10, 20]
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         gpu.execute_batch([60, 60], abs)

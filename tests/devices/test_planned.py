@@ -89,7 +89,7 @@ def test_operands_larger_than_the_device(files: tuple[str, str, str]) -> None:
 
 
 def test_transfers_hide_behind_products(files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimulatedDevice("4MiB", bandwidth_gbps=1, flops_per_s=1e11)
+    device = SimulatedDevice("4MiB", bandwidth_bytes_per_s=1e9, flops_per_s=1e11)
     run(files, device, observers=[Patient(device, monkeypatch)])
     done = device.report()
     assert done.overlap_fraction > 0.3
@@ -99,7 +99,7 @@ def test_transfers_hide_behind_products(files: tuple[str, str, str], monkeypatch
 def test_without_prefetch_less_is_hidden(
     files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead, behind = (SimulatedDevice("4MiB", bandwidth_gbps=1, flops_per_s=1e11) for _ in "ab")
+    ahead, behind = (SimulatedDevice("4MiB", bandwidth_bytes_per_s=1e9, flops_per_s=1e11) for _ in "ab")
     run(files, ahead, prefetch=True, observers=[Patient(ahead, monkeypatch)])
     run(files, behind, prefetch=False, readers=1)
     assert behind.report().overlap_fraction < ahead.report().overlap_fraction

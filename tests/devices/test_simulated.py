@@ -98,7 +98,7 @@ def test_transfers_and_products_fail_where_they_were_told_to() -> None:
 
 
 def test_the_clock_adds_up() -> None:
-    device = SimulatedDevice(bandwidth_gbps=1.0, latency_s=0.5, flops_per_s=2.0 * 256**3)
+    device = SimulatedDevice(bandwidth_bytes_per_s=1e9, latency_s=0.5, flops_per_s=2.0 * 256**3)
     a, c, host = square(device), square(device), np.zeros((256, 256), np.float32)
     transfer_s = 0.5 + host.nbytes / 1e9
     device.upload(host, a)
@@ -113,7 +113,7 @@ def test_the_clock_adds_up() -> None:
 
 
 def test_independent_work_overlaps_and_dependent_work_does_not() -> None:
-    device = SimulatedDevice(bandwidth_gbps=1e-3, latency_s=0, flops_per_s=2.0 * 256**3)
+    device = SimulatedDevice(bandwidth_bytes_per_s=1e6, latency_s=0, flops_per_s=2.0 * 256**3)
     a, b, c, host = square(device), square(device), square(device), np.zeros((256, 256), np.float32)
     upload_s = host.nbytes / 1e6
     device.upload(host, a)
@@ -138,7 +138,13 @@ def test_complex_products_take_four_times_and_gram_half() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bandwidth_gbps": 0}, {"latency_s": -1}, {"flops_per_s": 0}, {"oom_probability": 2}, {"capacity": "x"}],
+    [
+        {"bandwidth_bytes_per_s": 0},
+        {"latency_s": -1},
+        {"flops_per_s": 0},
+        {"oom_probability": 2},
+        {"capacity": "x"},
+    ],
 )
 def test_impossible_devices_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\["):

@@ -62,7 +62,7 @@ def test_choices_follow_no_measured_link() -> None:
 
 
 def test_what_is_stated_is_not_measured() -> None:
-    simulated = SimulatedDevice("1MiB", bandwidth_gbps=7.0, flops_per_s=3e12)
+    simulated = SimulatedDevice("1MiB", bandwidth_bytes_per_s=7e9, flops_per_s=3e12)
     found = cost_model(simulated)
     assert (found.flops_per_s, found.upload_bytes_per_s, found.download_bytes_per_s) == (3e12, 7e9, 7e9)
     assert simulated.report().transfers == 0

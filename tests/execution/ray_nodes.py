@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster as LocalCluster
 
 from accelera.execution import RayExecutor
 
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
+SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 """One node."""
 PATIENCE_S = 600
 """How long a node may take to join on a busy machine."""

@@ -223,7 +223,7 @@ def test_threads_of_a_manager_inside_a_task_share_the_tasks_share(
 ) -> None:
     """Two tasks have eight of sixteen cores each, and four within one of them have two each."""
     monkeypatch.setattr(cpu_share, "usable_cores", lambda: 16)
-    inner = StrategyManager(executor(), FakeGpu(room=0), strategy, learn=False)
+    inner = StrategyManager(executor(), FakeGpu(max_batch=0), strategy, learn=False)
 
     def outer(_: int) -> list[int]:
         meet = threading.Barrier(4)

@@ -196,7 +196,7 @@ def test_a_gpu_that_recovers_during_a_batch_is_used_again(
         def on_breaker(self, device: str, state: str) -> None:
             states.append(state)
 
-    gpu = FakeGpu(room=10, faults={0: sticky})
+    gpu = FakeGpu(max_batch=10, faults={0: sticky})
     manager = managed(gpu, ExecutionStrategy.GpuOnly, clock, observers=[Listener()])
     lane = manager._gpu
     assert lane is not None
@@ -242,7 +242,7 @@ def test_a_gpu_that_cannot_be_used_now_is_used_when_it_can(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "LOOK_AGAIN_S", 1e-4)
-    gpu = FakeGpu(room=10)
+    gpu = FakeGpu(max_batch=10)
     gpu.available = False
     used = noting_call(gpu, 0, monkeypatch)
 

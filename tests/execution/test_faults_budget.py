@@ -17,7 +17,7 @@ from tests.execution.stand_ins import blanked
 
 def test_a_large_task_is_refused_however_often_it_is_tried() -> None:
     for _ in range(30):
-        manager = StrategyManager(None, FakeGpu(room=0), ExecutionStrategy.GpuOnly, budget="1MiB")
+        manager = StrategyManager(None, FakeGpu(max_batch=0), ExecutionStrategy.GpuOnly, budget="1MiB")
         result = manager.execute([np.zeros(10), np.zeros(10**6)], np.sum, on_error="collect")
         assert blanked(result.outputs) == [0.0, None]
         assert type(result.failures[0].error) is TaskTooLargeError

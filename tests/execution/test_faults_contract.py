@@ -40,7 +40,7 @@ class TestSmallFakeGpu(ExecutorContract):
     """One whose memory suffices for the batches given to it directly."""
 
     def make_executor(self) -> CpuExecutor:
-        return FakeGpu(room=1000, launch_s=1e-5)
+        return FakeGpu(max_batch=1000, launch_s=1e-5)
 
 
 class TestSimulated(ExecutorContract):

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 
 @pytest.fixture
 def gpu() -> FakeGpu:
-    return FakeGpu(room=7)
+    return FakeGpu(max_batch=7)
 
 
 @pytest.fixture(params=[ThreadsExecutor, BridgeCpu])
@@ -70,7 +70,7 @@ def test_an_interrupted_caller_leaves_at_once(strategy: ExecutionStrategy) -> No
         if threading.current_thread() is not caller:
             never.wait()
 
-    manager = StrategyManager(ThreadsExecutor(3), FakeGpu(room=1), strategy, learn=False)
+    manager = StrategyManager(ThreadsExecutor(3), FakeGpu(max_batch=1), strategy, learn=False)
     with pytest.raises(KeyboardInterrupt):
         manager.execute(range(20), hangs_elsewhere)
     never.set()
@@ -162,7 +162,7 @@ def test_tasks_and_outputs_of_any_kind(
     manager: StrategyManager, gpu: FakeGpu, rerun: Any, make: Callable[[], Any]
 ) -> None:
     tasks = [make() for _ in range(40)]
-    gpu.room = None if rerun == "never" else 7
+    gpu.max_batch = None if rerun == "never" else 7
     result = manager.execute(tasks, a_bit, rerun=rerun)
     assert len(result.outputs) == 40
     assert all(output is task for output, task in zip(result.outputs, tasks, strict=True))
@@ -269,7 +269,7 @@ def test_a_lane_that_raises_in_its_thread_is_heard(strategy: ExecutionStrategy) 
         def work(self, work: TaskQueue, *, caller: bool) -> None:
             raise LookupError("no workers")
 
-    gpu = FakeGpu(room=0)
+    gpu = FakeGpu(max_batch=0)
     with pytest.raises(LookupError, match="no workers"):
         StrategyManager(Broken(), gpu, strategy, learn=False).execute(range(30), abs)
 

@@ -38,7 +38,7 @@ class Noting:
 
 
 def test_what_fits_is_found_and_remembered() -> None:
-    gpu = FakeGpu(room=37)
+    gpu = FakeGpu(max_batch=37)
     manager = managed(gpu)
     result = manager.execute(range(2000), Noting())
     assert result.outputs == [-task for task in range(2000)]
@@ -77,7 +77,7 @@ def test_sizes_are_remembered_by_kernel_and_by_size_of_the_task() -> None:
 
 
 def test_a_profile_sizes_the_first_piece() -> None:
-    gpu = FakeGpu(memory_bytes=1000, room=10)
+    gpu = FakeGpu(memory=1000, max_batch=10)
     managed(gpu).execute(range(100), Noting(), WorkloadProfile(100, memory_per_task=100))
     assert (gpu.calls[0], gpu.failed) == (10, [])
 
@@ -109,7 +109,7 @@ def test_what_is_too_large_alone_goes_to_the_cpu_and_the_gpu_goes_on() -> None:
 @pytest.mark.parametrize("needs", [100, 1000])
 @pytest.mark.parametrize("stated", [False, True])
 def test_a_task_that_fits_nowhere_is_refused(needs: int, stated: bool) -> None:
-    manager = managed(FakeGpu(room=0), budget=500)
+    manager = managed(FakeGpu(max_batch=0), budget=500)
     tasks = [np.zeros(needs if index == 2 else 1, np.uint8) for index in range(5)]
     profile = WorkloadProfile(5, memory_per_task=needs) if stated else None
     result = manager.execute(tasks, np.size, profile, on_error="collect")
@@ -139,7 +139,7 @@ def test_a_transient_error_is_tried_once_more_on_the_device() -> None:
 
 
 def test_a_sticky_error_ends_its_use_at_once_and_keeps_what_is_done() -> None:
-    gpu, function = FakeGpu(room=10, faults={6: sticky}, before_fault=0.0), Noting()
+    gpu, function = FakeGpu(max_batch=10, faults={6: sticky}, before_fault=0.0), Noting()
     manager = managed(gpu, ExecutionStrategy.Hybrid(90, 10))
     result = manager.execute(range(100), function)
     assert result.outputs == [-task for task in range(100)]
@@ -325,7 +325,7 @@ def test_answers_that_are_none_are_the_devices_fault(answer: Callable[[list[Any]
 
 
 def test_a_gpu_that_goes_away_in_the_middle() -> None:
-    gpu = FakeGpu(room=10)
+    gpu = FakeGpu(max_batch=10)
 
     def function(task: int) -> int:
         gpu.available = task < 35
@@ -342,7 +342,7 @@ def test_questions_that_raise_are_no_answers(where: str, monkeypatch: pytest.Mon
     def fails() -> None:
         raise OSError("the driver does not answer")
 
-    gpu = FakeGpu(room=3)
+    gpu = FakeGpu(max_batch=3)
     monkeypatch.setattr(gpu, where, fails)
     result = managed(gpu).execute(range(20), abs, WorkloadProfile(20, memory_per_task=1))
     assert result.outputs == list(range(20))

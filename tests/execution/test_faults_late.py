@@ -61,7 +61,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def slow_gpu() -> FakeGpu:
-    return FakeGpu(room=3)
+    return FakeGpu(max_batch=3)
 
 
 @pytest.mark.parametrize(("strategy", "workers"), [(HYBRIDS[0], 1), (HYBRIDS[0], 4), (HYBRIDS[1], 4)])

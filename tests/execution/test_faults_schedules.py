@@ -70,7 +70,7 @@ class Schedule:
             return None if kind is None else kind()
 
         return FakeGpu(
-            room=lambda call: rooms[call * len(rooms) // 40 % len(rooms)],
+            max_batch=lambda call: rooms[call * len(rooms) // 40 % len(rooms)],
             faults=fault,
             before_fault=dice.choice((0.0, 0.5, 1.0)),
         )

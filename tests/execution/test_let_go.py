@@ -53,7 +53,7 @@ def cpu(request: pytest.FixtureRequest) -> CpuExecutor:
     ids=str,
 )
 def manager(cpu: CpuExecutor, request: pytest.FixtureRequest) -> StrategyManager:
-    return StrategyManager(cpu, FakeGpu(room=20, faults={1: transient}), request.param, learn=False)
+    return StrategyManager(cpu, FakeGpu(max_batch=20, faults={1: transient}), request.param, learn=False)
 
 
 def some_fail(task: Thing) -> Thing:
@@ -110,7 +110,7 @@ def test_tasks_of_a_batch_that_an_executor_ended(strategy: ExecutionStrategy) ->
             raise OSError("no workers")
 
     tasks, known = things()
-    manager = StrategyManager(Breaks(), FakeGpu(room=20, task_s=1e-3), strategy, learn=False)
+    manager = StrategyManager(Breaks(), FakeGpu(max_batch=20, task_s=1e-3), strategy, learn=False)
     assert raised(lambda: manager.execute(tasks, some_fail, on_error="collect")) is OSError
     tasks.clear()
     assert all_gone(known)

@@ -160,29 +160,23 @@ def test_tasks_of_a_stream_that_are_lost_run_again_only_where_they_may(rerun: An
 
 
 @pytest.mark.parametrize("make", [AutoCpuExecutor, ThreadsExecutor, ProcessesExecutor])
-def test_workers_have_the_name_that_others_give_them(make: Any) -> None:
+def test_workers_of_an_executor_are_checked(make: Any) -> None:
     name = make.__name__
-    assert make(max_workers=3).workers == make(workers=3).workers == make(3).workers == 3
-    assert repr(make(max_workers=3)) == f"{name}(3)"
-    with pytest.raises(
-        TypeError, match=rf"\[{name}\] workers=2 .* and max_workers=3 .*: two names of one number"
-    ):
-        make(2, max_workers=3)
-    with pytest.raises(ValueError, match=rf"\[{name}\] max_workers=0: give at least 1"):
-        make(max_workers=0)
-    with pytest.raises(TypeError, match=rf"\[{name}\] max_workers='2' \(str\): give a whole number"):
-        make(max_workers="2")
+    assert make(workers=3).workers == make(3).workers == 3
+    assert repr(make(workers=3)) == f"{name}(3)"
+    with pytest.raises(ValueError, match=rf"\[{name}\] workers=0: give at least 1"):
+        make(workers=0)
+    with pytest.raises(TypeError, match=rf"\[{name}\] workers='2' \(str\): give a whole number"):
+        make(workers="2")
 
 
-def test_managers_and_their_executors_take_max_workers_too() -> None:
-    manager = StrategyManager.auto(max_workers=3, strategy="cpu")
-    with manager.as_executor(max_workers=1) as executor:
+def test_workers_of_a_manager_are_checked() -> None:
+    manager = StrategyManager.auto(workers=3, strategy="cpu")
+    with manager.as_executor(workers=1) as executor:
         assert list(executor.map(abs, [-1, -2])) == [1, 2]
     for call in (manager.as_executor, StrategyManager.auto):
-        with pytest.raises(TypeError, match="two names of one number"):
-            call(workers=2, max_workers=2)
-        with pytest.raises(ValueError, match="max_workers=-1: give at least 1"):
-            call(max_workers=-1)
+        with pytest.raises(ValueError, match="workers=-1: give at least 1"):
+            call(workers=-1)
 
 
 def test_what_things_print_is_short(manager: StrategyManager) -> None:

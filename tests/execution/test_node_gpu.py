@@ -168,7 +168,7 @@ def test_the_form_for_many_at_once_is_used_on_the_gpu() -> None:
 
 def test_memory_that_runs_out_is_bisected_on_the_node_and_told() -> None:
     meet = Meeting(3)
-    gpu = FakeGpu(room=3, faults=meet)
+    gpu = FakeGpu(max_batch=3, faults=meet)
     result = run(Nodes(gpu), 200, Here(after(meet)))
     assert result.outputs == list(range(200))
     assert result.oom_splits > 0
@@ -278,7 +278,7 @@ def test_a_lease_ends_in_time_with_what_it_began(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("room", [0, 2])
 def test_every_lease_gets_something_done_however_short(room: int) -> None:
-    agent, left = Agent(1, FakeGpu(room=room, launch_s=0.01)), 12
+    agent, left = Agent(1, FakeGpu(max_batch=room, launch_s=0.01)), 12
     for turn in range(left):
         lease = replace(lease_of(left, a_bit, limit_s=0.0), id=f"{LEASE}-{turn}")
         found = outcomes_of(parts_of(agent, lease))
@@ -349,7 +349,7 @@ def test_streams_are_shared_with_it_as_batches_are() -> None:
             enough.set()
         return 5
 
-    gpu = FakeGpu(room=room, faults={3: transient, 4: transient})
+    gpu = FakeGpu(max_batch=room, faults={3: transient, 4: transient})
     manager = StrategyManager(cpu=RayExecutor(Nodes(gpu)))
     function = Here(after(lambda: enough.wait(300)), lambda tasks, name: list(tasks))
     assert [output for _, output in manager.stream(iter(range(400)), function)] == list(range(400))
@@ -471,7 +471,7 @@ class Schedule:
             return None if kind is None else kind()
 
         room = dice.choice((0, 1, 3, 10, None))
-        return FakeGpu(room=room, faults=fault, before_fault=dice.choice((0.0, 0.5, 1.0)))
+        return FakeGpu(max_batch=room, faults=fault, before_fault=dice.choice((0.0, 0.5, 1.0)))
 
     def function(self, index: int) -> int:
         self.seen.append(index)

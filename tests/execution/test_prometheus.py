@@ -63,7 +63,7 @@ def test_a_batch_is_in_the_histogram_and_its_tasks_are_counted(meter: Meter) -> 
 
 
 def test_failing_gpus_are_counted_by_reason(meter: Meter) -> None:
-    manager = StrategyManager(None, Gpu(room=0), ExecutionStrategy.GpuOnly, observers=[meter.observer])
+    manager = StrategyManager(None, Gpu(max_batch=0), ExecutionStrategy.GpuOnly, observers=[meter.observer])
     manager.execute(range(6), square)
     assert meter("seconds_count", strategy="GpuOnly", fallback="true") == 1
     assert meter("fallback_tasks_total", reason="out of memory") == 6
@@ -109,7 +109,7 @@ class _Broken(Gpu):
 
 
 def test_splits_and_retries_are_counted(meter: Meter) -> None:
-    manager = StrategyManager(None, Gpu(room=8), ExecutionStrategy.GpuOnly, observers=[meter.observer])
+    manager = StrategyManager(None, Gpu(max_batch=8), ExecutionStrategy.GpuOnly, observers=[meter.observer])
     result = manager.execute(range(32), square)
     assert meter("oom_splits_total") == result.oom_splits > 0
     assert meter("tasks_total", device="fake") == 32

@@ -40,7 +40,7 @@ class Lazy:
 
 @pytest.mark.parametrize(
     ("gpu", "strategy"),
-    [(None, "cpu"), (FakeGpu(faults=lambda call: sticky()), "gpu"), (FakeGpu(room=0), "hybrid")],
+    [(None, "cpu"), (FakeGpu(faults=lambda call: sticky()), "gpu"), (FakeGpu(max_batch=0), "hybrid")],
 )
 def test_a_lane_that_leaves_work_behind_is_told_so(gpu: FakeGpu | None, strategy: Any) -> None:
     stream = StrategyManager(Lazy(), gpu, strategy, learn=False).stream(itertools.count(), abs)

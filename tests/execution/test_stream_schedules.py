@@ -50,7 +50,7 @@ def test_streams_survive_their_devices_and_their_callers(part: int, monkeypatch:
             call: dice.choice([sticky, transient, out_of_memory]) for call in range(60) if dice.random() < 0.3
         }
         gpu = FakeGpu(
-            room=dice.choice([None, 0, 1, 3, 50]), faults=faults, before_fault=dice.choice([0, 0.5])
+            max_batch=dice.choice([None, 0, 1, 3, 50]), faults=faults, before_fault=dice.choice([0, 0.5])
         )
         cpu = dice.choice([ThreadsExecutor(1), ThreadsExecutor(3), BridgeCpu(), None])
         count = dice.choice([0, 1, 2, 5, 40, 300])

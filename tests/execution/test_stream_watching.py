@@ -200,7 +200,7 @@ def work(number: int) -> int:
 
 @pytest.mark.usefixtures("own_book")
 def test_a_stream_teaches_how_long_its_tasks_take() -> None:
-    manager = StrategyManager(ThreadsExecutor(2), FakeGpu(room=4))
+    manager = StrategyManager(ThreadsExecutor(2), FakeGpu(max_batch=4))
     profile = WorkloadProfile(500)
     assert manager.explain(profile, work).predicted_s == {}
     assert len(list(manager.stream(range(500), work, window=64))) == 500

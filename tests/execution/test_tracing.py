@@ -36,7 +36,10 @@ def test_a_batch_is_one_span_however_many_tasks(spans: Spans) -> None:
 
 def test_a_fallback_and_its_reason_are_in_the_span(spans: Spans) -> None:
     manager = StrategyManager(
-        None, BridgeGpu(room=0), ExecutionStrategy.GpuOnly, observers=[OpenTelemetryObserver(spans.tracer)]
+        None,
+        BridgeGpu(max_batch=0),
+        ExecutionStrategy.GpuOnly,
+        observers=[OpenTelemetryObserver(spans.tracer)],
     )
     manager.execute(range(4), square)
     (span,) = spans()

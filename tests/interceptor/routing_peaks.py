@@ -54,7 +54,7 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
 def _within(
     job: dict[str, Any], budget: int, function: Callable[[], torch.Tensor], answer: dict[str, Any]
 ) -> torch.Tensor:
-    with accelera.intercepted(budget, 0, 1 << 20, spill=job.get("spill")):
+    with accelera.intercepted(budget, 0, 1 << 20, spill_dir=job.get("spill")):
         accelera.stats(reset=True)
         answer["with_bytes"], found = _peak_of(function)
     total = accelera.stats().total

@@ -36,7 +36,7 @@ def _run(setting: str, call: str, budget: str, shrink: int) -> dict[str, Any]:
     exec(setting, names)
     before = process_memory().rss_bytes
     reset_peak()
-    with intercepted(budget, 0, 0, spill=False):
+    with intercepted(budget, 0, 0, spill_dir=False):
         exec(call, names)
     peak = process_memory().peak_bytes - before
     return {"peak": peak, "chunked": stats().total.chunked}

@@ -199,7 +199,7 @@ def test_dropout_follows_the_generator() -> None:
 )
 def test_what_does_not_fit_is_left_to_torch(change: dict[str, Any]) -> None:
     given = {name: torch.randn(2, 3, 9, 4) for name in ("query", "key", "value")}
-    fits = {**given, "mask": None, "enable_gqa": False}
+    fits: dict[str, Any] = {**given, "mask": None, "enable_gqa": False}
     assert align(**fits) is not None
     assert align(**{**fits, **change}) is None
 
@@ -275,7 +275,7 @@ def test_without_a_budget_a_refusal_tells_what_is_free(monkeypatch: pytest.Monke
     monkeypatch.setattr(MemoryLimit, "budget", lambda limit: free)
     monkeypatch.setattr(MemoryLimit, "allows", lambda room, needed_bytes: needed_bytes <= 1000)
     x, told = torch.randn(3, 500, 2), r"1,000 bytes\) that are free now .*free memory, or set a budget"
-    with intercepted(None, 0, 0, spill=False), pytest.raises(BudgetExceededError, match=told):
+    with intercepted(None, 0, 0, spill_dir=False), pytest.raises(BudgetExceededError, match=told):
         if what == "a result":
             empty("mm", (40, 40), torch.float32, torch.device("cpu"))
         else:

@@ -140,7 +140,7 @@ def _outcome(call: Callable[..., torch.Tensor], *operands: torch.Tensor) -> Any:
 
 def test_a_result_beyond_the_budget_is_refused_when_it_may_not_spill() -> None:
     x, y = torch.randn(64, 1, 8, 8), torch.randn(64, 8, 8)
-    with intercepted(1 << 19, 0, 0, spill=False), pytest.raises(BudgetExceededError, match=r"\[matmul\]"):
+    with intercepted(1 << 19, 0, 0, spill_dir=False), pytest.raises(BudgetExceededError, match=r"\[matmul\]"):
         x.mT @ y
 
 

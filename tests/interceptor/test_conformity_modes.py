@@ -45,7 +45,7 @@ def trained(model: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> l
     return [out.detach(), *torch.autograd.grad(out.float().square().sum(), inputs)]
 
 
-def assert_alike(computed: Callable[[], Any], *, least_calls: int = 1, **tolerances: float) -> None:
+def assert_alike(computed: Callable[[], Any], *, least_calls: int = 1, **tolerances: Any) -> None:
     expected = computed()
     for route in ROUTES:
         with counted() as seen, forced(route):

@@ -302,7 +302,7 @@ def test_no_memory_for_the_result_is_torchs_own_error(monkeypatch: pytest.Monkey
     """Where no file may take it the budget is not to blame: it is not named."""
     x = torch.randn(200, 300)
     monkeypatch.setattr(torch, "empty_strided", Failing(torch.empty_strided, ALWAYS))
-    config = config_of("256MiB", 0, 0, spill=False, override=RouteOverride("chunked", 1024))
+    config = config_of("256MiB", 0, 0, spill_dir=False, override=RouteOverride("chunked", 1024))
     with within(config), counted() as seen, pytest.raises(torch.OutOfMemoryError, match="Tried"):
         x + 1
     assert not seen[0].total.fallbacks

@@ -145,7 +145,7 @@ class TestSettings:
             ({"min_size": "1024"}, SettingError),
             ({"min_size": 1.5}, SettingError),
             ({"min_size": 1 << 63}, SettingError),
-            ({"spill": 5}, SettingError),
+            ({"spill_dir": 5}, SettingError),
             ({"budget": "lots"}, ValueError),
             ({"memory_threshold": "lots"}, ValueError),
             ({"device": "abacus"}, UnknownNameError),
@@ -186,7 +186,7 @@ class TestByName:
 
 
 def test_the_refusal_is_ours_and_a_memory_error() -> None:
-    with accelera.intercepted(10_000, 0, 0, spill=False), pytest.raises(MemoryError) as error:
+    with accelera.intercepted(10_000, 0, 0, spill_dir=False), pytest.raises(MemoryError) as error:
         X + 1
     assert isinstance(error.value, AcceleraError)
 
@@ -216,8 +216,8 @@ def test_a_spill_folder_that_is_none_is_refused_at_once(
     nowhere = str(tmp_path / "nowhere")
     if named == "setting":
         monkeypatch.setenv("ACCELERA_SPILL", nowhere)
-    with pytest.raises(SettingError, match=r"spill='.*nowhere'.*no folder"):
-        accelera.enable("1GiB", spill=nowhere if named == "argument" else None)
+    with pytest.raises(SettingError, match=r"spill_dir='.*nowhere'.*not a writable folder"):
+        accelera.enable("1GiB", spill_dir=nowhere if named == "argument" else None)
     assert active_config() is None
 
 

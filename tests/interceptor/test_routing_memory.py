@@ -97,7 +97,7 @@ def test_the_heap_does_not_keep_the_parts(tmp_path: Path) -> None:
         "import torch, accelera\n"
         "from accelera.memory import process_memory\n"
         "a = torch.rand(4000, 50)\n"
-        f"accelera.enable('24MiB', spill={str(tmp_path)!r})\n"
+        f"accelera.enable('24MiB', spill_dir={str(tmp_path)!r})\n"
         "before = process_memory().anon_bytes\n"
         "result = a @ a.T\n"
         "assert accelera.stats().total.spilled == 1\n"

@@ -132,7 +132,7 @@ def test_the_counts_are_true() -> None:
             x.long() + x
         with accelera.intercepted(8000, 0, 0):
             x * 2
-        with accelera.intercepted(8000, 0, 0, spill=False), pytest.raises(MemoryError):
+        with accelera.intercepted(8000, 0, 0, spill_dir=False), pytest.raises(MemoryError):
             x * 2
         with accelera.intercepted("1MiB", 101, 0):
             x - 1

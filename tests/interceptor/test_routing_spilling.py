@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def test_a_file_has_no_name_and_ends_with_its_tensor(tmp_path: Path) -> None:
     x = torch.arange(5000.0)
     before = accelera.stats().spilled_now_bytes
-    with accelera.intercepted(10_000, 0, 0, spill=tmp_path), counted() as seen:
+    with accelera.intercepted(10_000, 0, 0, spill_dir=tmp_path), counted() as seen:
         doubled = x + x
         part = doubled[10:]
     assert list(tmp_path.iterdir()) == []
@@ -45,7 +45,7 @@ def test_a_file_has_no_name_and_ends_with_its_tensor(tmp_path: Path) -> None:
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     x = torch.arange(5000.0)
-    with accelera.intercepted(10_000, 0, 0, spill=tmp_path):
+    with accelera.intercepted(10_000, 0, 0, spill_dir=tmp_path):
         kept = [x + number for number in range(3)]
         # Each mapping keeps a descriptor of its own; what was written through is closed.
         assert len(open_files(tmp_path)) == 3
@@ -113,7 +113,7 @@ class TestNoPlace:
     def test_a_folder_that_goes_missing(self, tmp_path: Path) -> None:
         folder, x = tmp_path / "missing", torch.ones(5000)
         folder.mkdir()
-        with accelera.intercepted(10_000, 0, 0, spill=folder):
+        with accelera.intercepted(10_000, 0, 0, spill_dir=folder):
             folder.rmdir()
             with pytest.raises(StoreError, match=r"missing: No such file.*name a folder on a disk"):
                 x + x
@@ -125,7 +125,7 @@ class TestNoPlace:
         monkeypatch.setattr(os, "posix_fallocate", full)
         x = torch.ones(5000)
         with (
-            accelera.intercepted(10_000, 0, 0, spill=tmp_path),
+            accelera.intercepted(10_000, 0, 0, spill_dir=tmp_path),
             pytest.raises(StoreError, match=r"19.5 KiB cannot be put into .* are free: No space left"),
         ):
             x + x
@@ -150,6 +150,6 @@ class TestAllowance:
         assert torch.equal(large, torch.zeros(10, 10))
 
     def test_refused(self) -> None:
-        with accelera.intercepted(10_000, 0, 0, spill=False), pytest.raises(BudgetExceededError) as error:
+        with accelera.intercepted(10_000, 0, 0, spill_dir=False), pytest.raises(BudgetExceededError) as error:
             empty("test", (100, 100), torch.float32, CPU, kept_bytes=5)
         assert (error.value.needed_bytes, error.value.budget_bytes) == (40_005, 10_000)

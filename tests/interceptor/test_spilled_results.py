@@ -147,7 +147,7 @@ def test_resizing_the_storage_to_nothing_ends_the_file(tmp_path: Path) -> None:
     x = torch.arange(5000.0)
     gc.collect()
     before = accelera.stats().spilled_now_bytes
-    with accelera.intercepted(10_000, 0, 0, spill=tmp_path):
+    with accelera.intercepted(10_000, 0, 0, spill_dir=tmp_path):
         result = x + x
     assert accelera.stats().spilled_now_bytes == before + 20_000
     result.untyped_storage().resize_(0)

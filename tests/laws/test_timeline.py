@@ -25,7 +25,7 @@ any_trace = traces() | wild_traces() | wild_records()
 
 def recorded(trace: Trace, machine: Hierarchy | str | int, policy: str, **options: object) -> Report:
     """Replay twice: the record changes nothing."""
-    report = simulate(trace, machine, policy, record=True, **options)  # type: ignore[arg-type]
+    report = simulate(trace, machine, policy, timeline=True, **options)  # type: ignore[arg-type]
     plain = simulate(trace, machine, policy, **options)  # type: ignore[arg-type]
     assert plain.timeline is None
     assert report.to_dict() == plain.to_dict()
@@ -121,7 +121,7 @@ def test_what_is_known_of_a_small_replay() -> None:
         [0, 0, 1], 4, kinds=[Kind.READ, Kind.WRITE, Kind.READ], steps=[0, 0, 1], seconds=[3.0, 3.0]
     )
     machine = Hierarchy((Tier("device", 4, 1.0), Tier("host", 100, 1.0)))
-    timeline = of(simulate(trace, machine, "lru", record=True))
+    timeline = of(simulate(trace, machine, "lru", timeline=True))
     assert timeline.step.tolist() == [0, 1]
     assert timeline.step_begin_s.tolist() == [4, 15]
     assert timeline.step_end_s.tolist() == [7, 18]
@@ -147,7 +147,7 @@ def test_an_empty_trace() -> None:
 
 def test_a_policy_of_ones_own_and_a_copy_in_another_process() -> None:
     trace = generate_synthetic_trace("MLP", num_layers=3, seed=0)
-    report = simulate(trace, "30%", OrderedLru(), record=True)
+    report = simulate(trace, "30%", OrderedLru(), timeline=True)
     assert_lawful(report)
     again = pickle.loads(pickle.dumps(report.timeline))
     np.testing.assert_array_equal(again.move_begin_s, of(report).move_begin_s)

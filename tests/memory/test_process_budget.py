@@ -160,7 +160,7 @@ def test_intercepted_calls_keep_to_the_budget() -> None:
         assert torch.equal(a @ a, torch.full((2048, 2048), 2048.0))
     with (
         accelera.budget(limit(2)),
-        accelera.intercepted("512MiB", memory_threshold="1MiB", spill=False),
+        accelera.intercepted("512MiB", memory_threshold="1MiB", spill_dir=False),
         pytest.raises(BudgetExceededError),
     ):
         a @ a

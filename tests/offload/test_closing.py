@@ -90,4 +90,4 @@ def test_the_least_budget_of_a_plan_whose_model_is_gone_is_refused() -> None:
     plan = plan_offload(nn.Linear(512, 512), torch.randn(4, 512), "64MiB", train=False)
     gc.collect()
     with pytest.raises(DeviceError, match="the model of this plan is gone"):
-        _ = plan.least_budget_bytes
+        _ = plan.minimum_budget_bytes

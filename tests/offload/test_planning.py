@@ -175,7 +175,7 @@ def test_a_budget_that_is_too_small_is_refused_with_one_that_works() -> None:
     least = refused.value.needed_bytes
     plan = plan_offload(model, inputs, least + (1 << 20), train=False)
     assert plan.peak_bytes["ram"] <= least + (1 << 20)
-    assert plan.least_budget_bytes == least
+    assert plan.minimum_budget_bytes == least
 
 
 def test_offload_with_inputs_refuses_before_anything_is_moved() -> None:

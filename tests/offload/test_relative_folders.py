@@ -26,7 +26,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_spill_folder_of_intercepted(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.arange(5000.0)
-    with accelera.intercepted(10_000, 0, 0, spill="scratch"):
+    with accelera.intercepted(10_000, 0, 0, spill_dir="scratch"):
         monkeypatch.chdir(folders)
         assert torch.equal(x + x, x * 2)
 
@@ -64,7 +64,7 @@ print(int(x.sum().item()))
 @pytest.mark.parametrize("named", ["option", "variable"])
 def test_spill_folder_of_the_command(folders: Path, named: str) -> None:
     Path("program.py").write_text(PROGRAM.format(folder=str(folders)))
-    option = ["--spill", "scratch"] if named == "option" else []
+    option = ["--spill-dir", "scratch"] if named == "option" else []
     variable = {"ACCELERA_SPILL": "scratch"} if named == "variable" else {}
     done = subprocess.run(
         [sys.executable, "-m", "accelera", "run", "--budget", "48MiB", *option, "program.py"],

@@ -321,7 +321,7 @@ class TestLanguageModel:
 
     def test_time_is_up(self, mistral: Path) -> None:
         with pytest.raises(ScorerError, match="within 1e-06 s"):
-            score(self.trace, "llm", path=mistral, four_bit=False, timeout_s=1e-6)
+            score(self.trace, "llm", path=mistral, four_bit=False, timeout=1e-6)
 
     def test_no_folder_and_no_weights(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("ACCELERA_LLM_PATH", raising=False)

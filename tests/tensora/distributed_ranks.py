@@ -69,7 +69,7 @@ class Ranks:
 def _serve(pipe: Any, meeting: str, rank: int, count: int) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     ts.set_num_threads(1)
-    group = init_process_group(init_method=meeting, rank=rank, world_size=count, timeout_s=PATIENCE_S)
+    group = init_process_group(init_method=meeting, rank=rank, world_size=count, timeout=PATIENCE_S)
     while True:
         try:
             function = cloudpickle.loads(pipe.recv_bytes())

@@ -167,10 +167,10 @@ def test_a_device_without_pinned_memory_for_the_host_does_as_well(
 def test_less_budget_is_never_more_memory_nor_less_time(device: str) -> None:
     _, budget = trained(device, KINDS["norm"], 1 << 22, 2)
     stairs = budget.staircase()
-    assert stairs[0].added_seconds == 0
+    assert stairs[0].added_s == 0
     for better, worse in itertools.pairwise(stairs):
         assert worse.peak_bytes < better.peak_bytes
-        assert worse.added_seconds >= better.added_seconds
+        assert worse.added_s >= better.added_s
     words = ts.explain(budget)
     assert "floor" in words
 

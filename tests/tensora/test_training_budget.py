@@ -190,8 +190,8 @@ def test_less_budget_is_never_more_memory_nor_less_time() -> None:
     plans = [budget.plan(int(limit)) for limit in np.linspace(floor, 1.1 * free, 200)]
     for less, more in itertools.pairwise(plans):
         assert less.peak_bytes <= more.peak_bytes
-        assert less.added_seconds >= more.added_seconds
-    assert stairs[0].added_seconds == 0
+        assert less.added_s >= more.added_s
+    assert stairs[0].added_s == 0
     assert all(each.floor_bytes == floor for each in stairs)
 
 

@@ -102,7 +102,7 @@ def timeline_view(
     facts, what_if = facts_of(trace), what_if or WhatIf(lookahead=1)
     facts.check_runs("timeline", budget_bytes)
     machine = what_if.at(max(budget_bytes, 1))
-    report = simulate(facts.trace, machine, policy, lookahead=what_if.lookahead, record=True)
+    report = simulate(facts.trace, machine, policy, lookahead=what_if.lookahead, timeline=True)
     assert report.timeline is not None
     timeline = report.timeline
     last = float(max(timeline.step_end_s.max(initial=0.0), timeline.move_end_s.max(initial=0.0)))

@@ -187,7 +187,12 @@ Threshold = Annotated[
 SpillFolder = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", exists=True, file_okay=False, help="Where results go that do not fit; on a disk."
+        "--spill-dir",
+        "--spill",
+        metavar="FOLDER",
+        exists=True,
+        file_okay=False,
+        help="Folder on a disk for results that do not fit in memory.",
     ),
 ]
 Compute = Annotated[
@@ -218,7 +223,7 @@ def run(
     budget: Budget = None,
     min_size: MinSize = None,
     memory_threshold: Threshold = None,
-    spill: SpillFolder = None,
+    spill_dir: SpillFolder = None,
     device: Compute = None,
     report: Report = False,
     as_json: Json = False,
@@ -240,7 +245,7 @@ def run(
         budget=budget,
         min_size=min_size,
         memory_threshold=memory_threshold,
-        spill=None if spill is None else str(Path(spill).absolute()),
+        spill_dir=None if spill_dir is None else str(Path(spill_dir).absolute()),
         device=device,
     )
     if as_json:

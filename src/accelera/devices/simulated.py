@@ -226,8 +226,8 @@ class SimulatedDevice(Device):
     ----------
     capacity : int or str
         Size of its memory, such as ``"64MiB"``.
-    bandwidth_gbps : float
-        Rate of the link to the host, 10⁹ bytes per second, in either direction.
+    bandwidth_bytes_per_s : float
+        Rate of the link to the host in either direction, in bytes per second.
     latency_s : float
         Seconds each transfer takes before its first byte.
     flops_per_s : float
@@ -247,7 +247,7 @@ class SimulatedDevice(Device):
         self,
         capacity: int | str = "64MiB",
         *,
-        bandwidth_gbps: float = 16.0,
+        bandwidth_bytes_per_s: float = 16e9,
         latency_s: float = 10e-6,
         flops_per_s: float = 1e12,
         oom_at: Nth = (),
@@ -258,16 +258,16 @@ class SimulatedDevice(Device):
         fail_compute_at: Nth = (),
         name: str = "sim",
     ) -> None:
-        if bandwidth_gbps <= 0 or flops_per_s <= 0 or latency_s < 0:
+        if bandwidth_bytes_per_s <= 0 or flops_per_s <= 0 or latency_s < 0:
             raise ArgumentError(
-                f"[{name}] bandwidth_gbps={bandwidth_gbps}, flops_per_s={flops_per_s}, latency_s={latency_s}:"
-                f" rates must be above 0, the latency not below"
+                f"[{name}] bandwidth_bytes_per_s={bandwidth_bytes_per_s}, flops_per_s={flops_per_s},"
+                f" latency_s={latency_s}: rates must be above 0, the latency not below"
             )
         above_bytes = None if oom_above is None else parse_bytes(oom_above)
         plan = FaultPlan(oom_at, above_bytes, oom_probability, seed, fail_transfer_at, fail_compute_at)
         self.name = name
         self.flops_per_s = flops_per_s
-        self.link_bytes_per_s = bandwidth_gbps * 1e9
+        self.link_bytes_per_s = bandwidth_bytes_per_s
         self._latency_s = latency_s
         self._memory = _SimulatedMemory(name, parse_limit(name, capacity))
         self._faults = Faults(plan)

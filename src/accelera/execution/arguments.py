@@ -118,28 +118,16 @@ def listed(tasks: Iterable[Task]) -> list[Task]:
         ) from None
 
 
-def asked_workers(op: str, workers: Any, max_workers: Any) -> Any:
-    """Return the number of workers, which has two names; raise TypeError where both are given."""
-    if workers is not None and max_workers is not None:
-        raise ArgumentError(
-            f"[{op}] workers={described(workers)} and max_workers={described(max_workers)}: two names of one"
-            " number; give one of them"
-        )
-    check_workers(op, workers)
-    check_workers(op, max_workers, "max_workers")
-    return workers if max_workers is None else max_workers
-
-
-def check_workers(op: str, workers: Any, name: str = "workers") -> None:
-    """Raise TypeError where a number of workers is none, ValueError where it is below 1."""
+def check_workers(op: str, workers: Any) -> None:
+    """Raise ``ArgumentError`` unless ``workers`` is None or an integer of at least 1."""
     if workers is None:
         return
     if not hasattr(workers, "__index__") or isinstance(workers, bool):
         raise ArgumentError(
-            f"[{op}] {name}={described(workers)}: give a whole number from 1, or None for all cores"
+            f"[{op}] workers={described(workers)}: give a whole number from 1, or None for all cores"
         )
     if workers < 1:
-        raise ArgumentError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
+        raise ArgumentError(f"[{op}] workers={workers}: give at least 1, or None for all cores")
 
 
 def described(given: object) -> str:

@@ -17,9 +17,9 @@ from accelera.execution.arguments import (
     OnError,
     Rerun,
     WorkloadProfile,
-    asked_workers,
     check_function,
     check_profile,
+    check_workers,
     listed,
 )
 from accelera.execution.executors.auto import AutoCpuExecutor, CpuName, cpu_executor, default_cpu, inline_of
@@ -177,7 +177,6 @@ class StrategyManager:
         *,
         strategy: ExecutionStrategy | StrategyName | None = None,
         workers: int | None = None,
-        max_workers: int | None = None,
         device: str | None = None,
         observers: Sequence[Observer] = (),
         learn: bool = True,
@@ -195,7 +194,7 @@ class StrategyManager:
         strategy
             Where work runs: an ``ExecutionStrategy``, or ``"auto"``, ``"cpu"``, ``"gpu"``, ``"hybrid"``;
             None: ``ACCELERA_STRATEGY``. Where there is no GPU everything runs on the CPU.
-        workers, max_workers
+        workers
             Tasks at once on the CPU; None: ``ACCELERA_WORKERS``, else the usable cores.
         device
             The GPU, such as ``"cuda:1"``, or ``"sim:256MiB"`` for one that is not there; None:
@@ -210,7 +209,7 @@ class StrategyManager:
         DeviceError
             When a device is named that this machine has not.
         """
-        workers = asked_workers("StrategyManager.auto", workers, max_workers)
+        check_workers("StrategyManager.auto", workers)
         workers = current_value("workers") if workers is None else workers
         cpu = default_cpu() if workers is None else AutoCpuExecutor(workers)
         admission = AdmissionControl(budget, cpu.workers)
@@ -457,9 +456,9 @@ class StrategyManager:
             tasks = listed(tasks)
         return await run_in_thread(functools.partial(self.execute, tasks, fn, *args), options)
 
-    def as_executor(self, workers: int | None = None, *, max_workers: int | None = None) -> StrategyExecutor:
+    def as_executor(self, workers: int | None = None) -> StrategyExecutor:
         """Return this manager as an ``Executor`` of ``concurrent.futures``; so many calls run at once."""
-        workers = asked_workers("as_executor", workers, max_workers)
+        check_workers("as_executor", workers)
         return StrategyExecutor(self, usable_cores() if workers is None else workers)
 
     def _execute(

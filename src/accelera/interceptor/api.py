@@ -40,7 +40,7 @@ def enable(
     min_size: int | None = None,
     memory_threshold: Amount | None = None,
     *,
-    spill: str | Path | bool | None = None,
+    spill_dir: str | Path | bool | None = None,
     device: str | None = None,
 ) -> None:
     """Compute large PyTorch calls within a budget from now on, in every thread, until ``disable``.
@@ -57,7 +57,7 @@ def enable(
     memory_threshold
         Operands and result together from which a call is looked at; by default
         ``ACCELERA_MEMORY_THRESHOLD_GB`` in GiB, else an eighth of the budget.
-    spill
+    spill_dir
         Folder on a disk for results that do not fit: they come back as tensors over a mapped file. False
         refuses them. By default ``ACCELERA_SPILL``, else the temporary folder.
     device
@@ -66,11 +66,11 @@ def enable(
     Raises
     ------
     SettingError, ValueError
-        An amount cannot be read, or ``spill`` names no folder that can be written to.
+        An amount cannot be read, or ``spill_dir`` names no folder that can be written to.
     UnknownNameError
         There is no such device.
     """
-    config = config_of(budget, min_size, memory_threshold, spill=spill, device=device)
+    config = config_of(budget, min_size, memory_threshold, spill_dir=spill_dir, device=device)
     with _lock:
         former = list(_enabled)
         _push_entry(config)
@@ -90,7 +90,7 @@ def intercepted(
     min_size: int | None = None,
     memory_threshold: Amount | None = None,
     *,
-    spill: str | Path | bool | None = None,
+    spill_dir: str | Path | bool | None = None,
     device: str | None = None,
 ) -> Iterator[None]:
     """Compute large PyTorch calls within a budget until the end of the block, in every thread.
@@ -99,10 +99,10 @@ def intercepted(
 
     Parameters
     ----------
-    budget, min_size, memory_threshold, spill, device
+    budget, min_size, memory_threshold, spill_dir, device
         As ``enable`` takes them.
     """
-    with within(config_of(budget, min_size, memory_threshold, spill=spill, device=device)):
+    with within(config_of(budget, min_size, memory_threshold, spill_dir=spill_dir, device=device)):
         yield
 
 

@@ -107,7 +107,7 @@ def config_of(
     min_size: int | None = None,
     memory_threshold: Amount | None = None,
     *,
-    spill: str | Path | bool | None = None,
+    spill_dir: str | Path | bool | None = None,
     device: str | None = None,
     override: RouteOverride = USUAL,
 ) -> InterceptionConfig:
@@ -122,12 +122,14 @@ def config_of(
     size: Any = settings.min_size if min_size is None else min_size
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
         raise SettingError(f"[enable] min_size={size!r}: it is the length of a dimension; give 0 or more")
-    folder_or_not: Any = spill
+    folder_or_not: Any = spill_dir
     if not isinstance(folder_or_not, (str, Path, bool, NoneType)):
-        raise SettingError(f"[enable] spill={spill!r}: give a folder, or False to refuse what does not fit")
+        raise SettingError(
+            f"[enable] spill_dir={spill_dir!r}: give a folder, or False to refuse what does not fit"
+        )
     if device is not None:
         get_device(device)
-    named = settings.spill if spill is None or spill is True else spill
+    named = settings.spill if spill_dir is None or spill_dir is True else spill_dir
     folder = None if named is False else user_path(named or tempfile.gettempdir(), "enable").absolute()
     if named:
         _check_folder(folder)
@@ -138,8 +140,8 @@ def config_of(
 def _check_folder(folder: Path | None) -> None:
     if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise SettingError(
-            f"[enable] spill={str(folder)!r}: results that do not fit go there, and it is no folder that can "
-            "be written to; make it, name another, or give False to refuse what does not fit"
+            f"[enable] spill_dir={str(folder)!r}: it is not a writable folder for results that do not fit;"
+            " create it, name another, or pass False to refuse such calls"
         )
 
 

@@ -154,7 +154,7 @@ class TiledCall(InterceptedCall):
         budget = Budget(budget_bytes, config.limit(self.device).origin)
         remedy = budget.remedy(needed_bytes)
         if config.spill is None:
-            remedy += ", or let the result go to a file with spill=True or a folder"
+            remedy += ", or let the result go to a file with spill_dir=True or a folder"
         elif self.device.type != "cpu":
             remedy += ", or move the operands to the CPU, whose results can go to files"
         added, result = format_bytes(self.added_bytes), format_bytes(self.result_bytes)

@@ -29,7 +29,7 @@ from accelera.stores._internal import FlatFile, Placement, is_in_memory
 from accelera.units import format_bytes
 
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_NAME_ANOTHER = "name a folder on a disk with spill= or ACCELERA_SPILL, or raise the budget"
+_NAME_ANOTHER = "name a folder on a disk with spill_dir= or ACCELERA_SPILL, or raise the budget"
 
 
 @final

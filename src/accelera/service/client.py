@@ -133,8 +133,8 @@ class CopilotClient:
         Such as ``http://127.0.0.1:8000``; by default the setting ``ACCELERA_COPILOT_URL``.
     token
         Where the service asks for one; by default the setting ``ACCELERA_COPILOT_TOKEN``.
-    timeout_s
-        For one request. Answers that take longer come as jobs, which are waited for.
+    timeout
+        Maximum duration of one request, in seconds. The client waits for jobs without a limit.
     transport
         A transport of httpx instead of the network, for tests.
 
@@ -155,7 +155,7 @@ class CopilotClient:
         url: str | None = None,
         token: str | None = None,
         *,
-        timeout_s: float = 60.0,
+        timeout: float = 60.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         address = url or current_value("copilot_url")
@@ -165,7 +165,7 @@ class CopilotClient:
                 "`accelera serve` starts a service and prints its address"
             )
         secret = current_value("copilot_token") if token is None else token
-        self._transport = Transport(address, secret or "", timeout_s, transport)
+        self._transport = Transport(address, secret or "", timeout, transport)
 
     @property
     def url(self) -> str:

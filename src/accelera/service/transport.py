@@ -28,14 +28,14 @@ class Transport:
         Such as ``http://127.0.0.1:8000``.
     token
         Sent as ``Authorization: Bearer …``; empty for none.
-    timeout_s
-        For one request.
+    timeout
+        Maximum duration of one request, in seconds.
     inner
         A transport of httpx instead of the network, for tests.
     """
 
     def __init__(
-        self, url: str, token: str = "", timeout_s: float = 60.0, inner: httpx.BaseTransport | None = None
+        self, url: str, token: str = "", timeout: float = 60.0, inner: httpx.BaseTransport | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ArgumentError(
@@ -44,7 +44,7 @@ class Transport:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(
-            base_url=self.url, headers=headers, timeout=timeout_s, transport=inner, trust_env=False
+            base_url=self.url, headers=headers, timeout=timeout, transport=inner, trust_env=False
         )
 
     def close(self) -> None:

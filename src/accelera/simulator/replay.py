@@ -108,7 +108,7 @@ def simulate(
     recompute: bool = False,
     score: ArrayLike | None = None,
     seed: int = 0,
-    record: bool = False,
+    timeline: bool = False,
 ) -> Report:
     """Replay ``trace`` and return what was moved, evicted and waited for.
 
@@ -132,7 +132,7 @@ def simulate(
         Per access, for the policies that follow a score: the highest is given up first.
     seed
         Seed of policies that choose at random.
-    record
+    timeline
         Whether ``Report.timeline`` tells when every step computes and every transfer goes on. It changes
         nothing else, and takes some 50 bytes per access.
 
@@ -152,7 +152,7 @@ def simulate(
     prepared = replayable(trace)
     caches = machine.tiers[:-1]
     name, policies, known = _policies(trace, caches, policy, score, seed)
-    history = _native.ReplayHistory() if record else None
+    history = _native.ReplayHistory() if timeline else None
     figures = _native.simulate_hierarchy(
         policies,
         known,

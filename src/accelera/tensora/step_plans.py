@@ -47,7 +47,7 @@ class TensorFate:
     nbytes: int
     fate: str
     """"keep", "pack" (a mask as bits), "recompute" or "offload"."""
-    added_seconds: float
+    added_s: float
     """Time that the plan would save by keeping it."""
 
 

@@ -41,7 +41,7 @@ class BudgetPlan:
 
     peak_bytes: int
     """Most bytes that tensors hold: those outside of the step, and the top of its arena."""
-    added_seconds: float
+    added_s: float
     """Time of operations that run again, and of traffic to the spill file."""
     added_share: float
     """The same, as a share of the step's time."""
@@ -380,7 +380,7 @@ def _fate_lines(tensors: list[TensorFate]) -> list[str]:
         groups: dict[tuple[str, int], list[float]] = {}
         for each in tensors:
             if each.fate == fate:
-                groups.setdefault((each.operation, each.nbytes), []).append(each.added_seconds)
+                groups.setdefault((each.operation, each.nbytes), []).append(each.added_s)
         total = sum(nbytes * len(costs) for (_, nbytes), costs in groups.items())
         count = sum(map(len, groups.values()))
         lines.append(f"{fate.upper()} {count} tensors, {units.format_bytes(total)}")

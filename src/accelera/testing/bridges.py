@@ -20,17 +20,17 @@ class BridgeCpu:
 
 
 class BridgeGpu(BridgeCpu):
-    """A ``GpuExecutor`` of the same kind, which runs out of memory above ``room`` tasks at once."""
+    """A ``GpuExecutor`` of the same kind, which runs out of memory above ``max_batch`` tasks at once."""
 
     name = "fake"
 
-    def __init__(self, room: int = 10**9) -> None:
+    def __init__(self, max_batch: int = 10**9) -> None:
         super().__init__()
-        self.room = room
+        self.max_batch = max_batch
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks; raises what CUDA would for too many."""
-        if len(tasks) > self.room:
+        if len(tasks) > self.max_batch:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super().execute_batch(tasks, process_fn)
 

@@ -10,6 +10,7 @@ from typing import Any, final
 from accelera.execution._internal import FailureKind, kind_of
 from accelera.testing.caching_allocator import CachingAllocator
 from accelera.testing.device_errors import out_of_memory
+from accelera.units import parse_limit
 
 Faults = Mapping[int, Callable[[], BaseException]] | Callable[[int], BaseException | None]
 """Exception to raise for the number of a call, from 0: a table of functions that make it, or one function."""
@@ -24,16 +25,17 @@ class FakeGpu:
 
     Parameters
     ----------
-    room
-        How many tasks fit at once, or a function that returns so for a call's number; None: any number.
+    max_batch
+        Maximum number of tasks per call, or a function that maps the number of the call to it. None means
+        no limit.
     faults
-        Calls that fail. Running out of room comes first and needs no entry.
+        Calls that fail. A call above ``max_batch`` fails first and needs no entry.
     before_fault
         The part of a call's tasks, from 0 to 1, that are run before its fault.
     launch_s, task_s
         Seconds that every call takes, and every task of it.
-    memory_bytes
-        Size of its memory, of which ``memory_available`` tells the rest.
+    memory
+        Size of its memory, such as ``"8GiB"`` or in bytes.
     task_bytes
         What each task of a call takes of it, or a function of the task: all of them in one piece, which is
         kept for reuse as torch's allocator does, with the same rounding and fragmentation.
@@ -41,7 +43,7 @@ class FakeGpu:
         What results and logs call it.
 
     >>> from accelera.testing.device_errors import transient
-    >>> gpu = FakeGpu(room=4, faults={0: transient})
+    >>> gpu = FakeGpu(max_batch=4, faults={0: transient})
     >>> gpu.execute_batch([1, 2], lambda task: task + 1)
     Traceback (most recent call last):
         ...
@@ -53,12 +55,12 @@ class FakeGpu:
     def __init__(
         self,
         *,
-        room: int | Callable[[int], int] | None = None,
+        max_batch: int | Callable[[int], int] | None = None,
         faults: Faults | None = None,
         before_fault: float = 0.0,
         launch_s: float = 0.0,
         task_s: float = 0.0,
-        memory_bytes: int = 8 << 30,
+        memory: int | str = "8GiB",
         task_bytes: int | Callable[[Any], int] = 0,
         name: str = "fake",
     ) -> None:
@@ -71,13 +73,13 @@ class FakeGpu:
         """Number of tasks of each call that raised."""
         self.emptied = 0
         """Number of calls of ``empty_cache``."""
-        self.room = room
+        self.max_batch = max_batch
         """Number of tasks that fit at once; may be changed."""
         self._faults: Faults = {} if faults is None else faults
         self._before_fault = before_fault
         self._launch_s, self._task_s = launch_s, task_s
         self._task_bytes = task_bytes
-        self.memory = CachingAllocator(memory_bytes, out_of_memory)
+        self.memory = CachingAllocator(parse_limit(name, memory), out_of_memory)
         """Its memory; may be filled by a test."""
         self._dead: BaseException | None = None
         self._lock = threading.Lock()
@@ -123,8 +125,8 @@ class FakeGpu:
     def _fault(self, call: int, count: int) -> BaseException | None:
         if self._dead is not None:
             return type(self._dead)(*self._dead.args)
-        room = self.room(call) if callable(self.room) else self.room
-        if room is not None and count > room:
+        max_batch = self.max_batch(call) if callable(self.max_batch) else self.max_batch
+        if max_batch is not None and count > max_batch:
             return out_of_memory()
         if callable(self._faults):
             return self._faults(call)

@@ -45,10 +45,10 @@ class LocalCluster:
         threading.Thread(target=self._run, args=(node, lease, lost), daemon=True).start()
         return lease.id
 
-    def wait_any(self, handles: Sequence[Any], timeout_s: float) -> list[tuple[Any, Event]]:
+    def wait_any(self, handles: Sequence[Any], timeout: float) -> list[tuple[Any, Event]]:
         """Return the next event."""
         try:
-            return [self._events.get(timeout=timeout_s)]
+            return [self._events.get(timeout=timeout)]
         except queue.Empty:
             return []
 

@@ -26,7 +26,7 @@ def service() -> CopilotClient:
     parser = argparse.ArgumentParser(prog="streamlit run main.py --", allow_abbrev=False)
     parser.add_argument("--service", metavar="URL", default=None)
     arguments, _ = parser.parse_known_args(sys.argv[1:])
-    return CopilotClient(arguments.service, timeout_s=TIMEOUT_S)
+    return CopilotClient(arguments.service, timeout=TIMEOUT_S)
 
 
 class AnswerCache:

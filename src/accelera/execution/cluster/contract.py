@@ -184,7 +184,7 @@ class Cluster(Protocol):
     def submit(self, node: Node, lease: Lease) -> Handle:
         """Give ``node`` a lease; it is carried out once at most."""
 
-    def wait_any(self, handles: Sequence[Handle], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
+    def wait_any(self, handles: Sequence[Handle], timeout: float) -> Sequence[tuple[Handle, Event]]:
         """Return what has come of some of the leases; nothing when the time is over.
 
         A last part, ``LeaseEnded``, ``LeaseLost`` or ``LeaseBroken`` is the last that is heard of a lease.

@@ -125,12 +125,12 @@ class RayCluster(Closeable):
         run = agent.actor.run.options(num_returns="streaming", concurrency_group="leases", max_task_retries=0)
         return _SubmittedLease(agent, lease, run.remote(lease))
 
-    def wait_any(self, handles: Sequence[Handle], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
+    def wait_any(self, handles: Sequence[Handle], timeout: float) -> Sequence[tuple[Handle, Event]]:
         """Return what has come of some of the leases; nothing when the time is over."""
         sent = [each for each in handles if isinstance(each, _SubmittedLease)]
         try:
             with self._connection.using():
-                heard = self._collect_events(sent, timeout_s) if self._ray.is_initialized() else ()
+                heard = self._collect_events(sent, timeout) if self._ray.is_initialized() else ()
         except (self._ray.exceptions.RayError, SystemExit):  # which Ray raises in threads of whoever lets go
             if self._ray.is_initialized():
                 raise
@@ -140,17 +140,17 @@ class RayCluster(Closeable):
         return [(each, LeaseLost(Cause.NODE, "the connection to the cluster was closed")) for each in sent]
 
     def _collect_events(
-        self, sent: Sequence[_SubmittedLease], timeout_s: float
+        self, sent: Sequence[_SubmittedLease], timeout: float
     ) -> Sequence[tuple[Handle, Event]]:
         gone: list[tuple[Handle, Event]] = [
             (each, each.over) for each in sent if each.awaited is None and each.over is not None
         ]
         if gone or not sent:
-            time.sleep(0 if gone else timeout_s)
+            time.sleep(0 if gone else timeout)
             return gone
         awaited = list(dict.fromkeys(each.awaited for each in sent))
         wait = without_auto_init(self._ray.wait)
-        ready, others = wait(awaited, num_returns=1, timeout=timeout_s)
+        ready, others = wait(awaited, num_returns=1, timeout=timeout)
         if ready and others:
             ready += wait(others, num_returns=len(others), timeout=0)[0]
         if not self._ray.is_initialized():

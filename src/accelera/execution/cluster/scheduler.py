@@ -293,8 +293,8 @@ class LeaseScheduler:
             if part.tasks:
                 self._queue.give_back(part)
 
-    def _receive_events(self, timeout_s: float) -> None:
-        for handle, event in self._cluster.wait_any(tuple(self._flights), timeout_s):
+    def _receive_events(self, timeout: float) -> None:
+        for handle, event in self._cluster.wait_any(tuple(self._flights), timeout):
             if isinstance(event, LeasePart):
                 self._deliver(self._flights[handle], event)
             if not isinstance(event, LeasePart) or event.last:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, final
 
 from accelera._fork_locks import ForkSafeLock
 from accelera.errors import UnknownNameError
-from accelera.execution.arguments import asked_workers
+from accelera.execution.arguments import check_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, CpuExecutor, outputs_of
 from accelera.execution.executors.lock_probe import LockProbe, ProbedQueue
 from accelera.execution.executors.threads import ThreadsExecutor
@@ -38,7 +38,7 @@ class AutoCpuExecutor(Closeable):
 
     Parameters
     ----------
-    workers, max_workers
+    workers
         Number of threads, the caller's among them, or of processes; None: the usable cores.
 
     Raises
@@ -50,8 +50,8 @@ class AutoCpuExecutor(Closeable):
     name = ThreadsExecutor.name
     name_of_processes = PROCESSES
 
-    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
-        workers = asked_workers("AutoCpuExecutor", workers, max_workers)
+    def __init__(self, workers: int | None = None) -> None:
+        check_workers("AutoCpuExecutor", workers)
         self._threads = ThreadsExecutor(workers)
         self.workers = self._threads.workers
         self._asked_workers = workers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, final
 
-from accelera.execution.arguments import asked_workers
+from accelera.execution.arguments import check_workers
 from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.hardware.cpu_share import (
     apply_thread_limits,
@@ -120,14 +120,14 @@ class ThreadsExecutor:
 
     Parameters
     ----------
-    workers, max_workers
+    workers
         Number of threads; None: the usable cores, and inside a task of another batch its share of them.
     """
 
     name = "cpu"
 
-    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
-        workers = asked_workers("ThreadsExecutor", workers, max_workers)
+    def __init__(self, workers: int | None = None) -> None:
+        check_workers("ThreadsExecutor", workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self.caught: type[BaseException] = Exception

@@ -149,7 +149,7 @@ class OffloadPlan:
     """The accesses of all passes, for ``accelera.simulate`` and ``accelera.advise``."""
     rates: OffloadRates
     """The speeds behind the predicted seconds."""
-    find_least: Callable[[], int]
+    find_minimum: Callable[[], int]
     """Finds the smallest workable budget, by dry runs in smaller blocks."""
     activation_plan: ActivationPlan | None = None
     """What becomes of each saved tensor; None when they all go one way."""
@@ -183,9 +183,9 @@ class OffloadPlan:
         return self.steady.bytes_read
 
     @cached_property
-    def least_budget_bytes(self) -> int:
+    def minimum_budget_bytes(self) -> int:
         """Smallest workable budget on these inputs: the largest weight in 64 parts at most."""
-        return self.find_least()
+        return self.find_minimum()
 
     @cached_property
     def seconds(self) -> tuple[float, ...]:

@@ -327,7 +327,7 @@ def _plan(
     budgets: DeviceBudgets,
     found: FittedRun,
     passes: int,
-    find_least: Callable[[], int],
+    find_minimum: Callable[[], int],
 ) -> OffloadPlan:
     run, (device, limit) = found.run, budgets.only("plan_offload")
     store = setup.config.store
@@ -352,7 +352,7 @@ def _plan(
         ordinary_peak_op=found.ordinary_op,
         trace=replayed.trace,
         rates=OffloadRates(device, None if store is None else str(store), home),
-        find_least=find_least,
+        find_minimum=find_minimum,
         activation_plan=found.plan,
         signature=run.signature,
     )

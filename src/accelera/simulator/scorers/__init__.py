@@ -40,7 +40,7 @@ def score(trace: Trace, scorer: str = "replay", **options: Any) -> Scores:
         ``"learned"``: the time of the next use as trees predict it that were trained on other models.
         ``"llm"``: the order in which a language model would give up the tensors, in 0..1.
     options
-        ``model=`` for ``learned``; ``path=``, ``timeout_s=``, ``four_bit=`` for ``llm``.
+        ``model=`` for ``learned``; ``path=``, ``timeout=``, ``four_bit=`` for ``llm``.
 
     Raises
     ------

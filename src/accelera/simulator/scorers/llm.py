@@ -172,7 +172,7 @@ def llm_scores(
     path: str | Path | None = None,
     *,
     four_bit: bool = True,
-    timeout_s: float = TIMEOUT_S,
+    timeout: float = TIMEOUT_S,
 ) -> NDArray[np.float64]:
     """Return a score per access in 0..1, shape (accesses,).
 
@@ -187,7 +187,7 @@ def llm_scores(
         ``ACCELERA_LLM_PATH``. Nothing is ever downloaded.
     four_bit
         Whether to load the weights in 4 bits through bitsandbytes, else as they are stored.
-    timeout_s
+    timeout
         Longest time for the answer, in seconds.
 
     Raises
@@ -199,13 +199,13 @@ def llm_scores(
         no fallback: choose another scorer.
     """
     folder = _folder(path)
-    if not timeout_s > 0:
-        raise ArgumentError(f"[scorer] timeout_s={timeout_s} must be above 0")
+    if not timeout > 0:
+        raise ArgumentError(f"[scorer] timeout={timeout} must be above 0")
     key = (content_hash(trace), str(folder.resolve()), four_bit)
     if key not in _rankings:
         while len(_rankings) >= _REMEMBERED:
             _rankings.pop(next(iter(_rankings)))
-        _rankings[key] = _asked(trace, folder, four_bit, timeout_s)
+        _rankings[key] = _asked(trace, folder, four_bit, timeout)
     found: NDArray[np.float64] = _rankings[key].copy()
     return found
 
@@ -223,10 +223,10 @@ def _folder(path: str | Path | None) -> Path:
     return folder
 
 
-def _asked(trace: Trace, folder: Path, four_bit: bool, timeout_s: float) -> NDArray[np.float64]:
+def _asked(trace: Trace, folder: Path, four_bit: bool, timeout: float) -> NDArray[np.float64]:
     tensors = chosen_tensors(trace)
     tokenizer, model = _loaded(str(folder), four_bit)
-    answer = _answer(tokenizer, model, prompt_for(trace, tensors), len(tensors), timeout_s)
+    answer = _answer(tokenizer, model, prompt_for(trace, tensors), len(tensors), timeout)
     ranking = np.array(parsed_ranking(answer, len(tensors)), dtype=np.int64)
     by_buffer = np.full(trace.buffer_count, np.nan)
     by_buffer[tensors[ranking]] = np.linspace(1.0, 0.0, len(ranking))
@@ -235,7 +235,7 @@ def _asked(trace: Trace, folder: Path, four_bit: bool, timeout_s: float) -> NDAr
     return scores
 
 
-def _answer(tokenizer: Any, model: Any, prompt: str, count: int, timeout_s: float) -> str:
+def _answer(tokenizer: Any, model: Any, prompt: str, count: int, timeout: float) -> str:
     asked = tokenizer(_as_chat(tokenizer, prompt), return_tensors="pt").to(model.device)
     length = asked["input_ids"].shape[1]
     grammar = Grammar(tokenizer, count, length)
@@ -244,15 +244,15 @@ def _answer(tokenizer: Any, model: Any, prompt: str, count: int, timeout_s: floa
         input_ids=asked["input_ids"],
         attention_mask=asked["attention_mask"],
         max_new_tokens=_TOKENS_PER_TENSOR * count + 16,
-        max_time=timeout_s,
+        max_time=timeout,
         do_sample=False,
         prefix_allowed_tokens_fn=grammar,
         pad_token_id=tokenizer.eos_token_id,
     )
-    if time.monotonic() - began >= timeout_s:
+    if time.monotonic() - began >= timeout:
         raise ScorerError(
-            f"[scorer] the language model gave no answer about {count} tensors within {timeout_s:g} s; "
-            "raise timeout_s or take scorer='replay'"
+            f"[scorer] the language model gave no answer about {count} tensors within {timeout:g} s; "
+            "raise timeout or take scorer='replay'"
         )
     return grammar.text(made[0][length:].tolist())
 

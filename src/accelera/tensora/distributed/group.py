@@ -154,7 +154,7 @@ def init_process_group(
     rank: int | None = None,
     world_size: int | None = None,
     device: Device = "cpu",
-    timeout_s: float = TIMEOUT_S,
+    timeout: float = TIMEOUT_S,
 ) -> ProcessGroup:
     """Make this process a rank of a group; all its processes call this.
 
@@ -172,8 +172,8 @@ def init_process_group(
         How many there are.
     device
         Where this rank's module is meant to be.
-    timeout_s
-        How long a rank waits for the others.
+    timeout
+        Seconds that a rank waits for the others.
 
     Raises
     ------
@@ -192,7 +192,7 @@ def init_process_group(
             f" torch.distributed is set up already, as rank {dist.get_rank()} of {dist.get_world_size()};"
             " leave them out to be one of its ranks"
         )
-    patience = timedelta(seconds=timeout_s)
+    patience = timedelta(seconds=timeout)
     if makes:
         dist.init_process_group(
             "gloo",
@@ -207,7 +207,7 @@ def init_process_group(
 
 
 def run_on_devices(
-    function: Callable[[ProcessGroup], Result], devices: Sequence[Any], *, timeout_s: float = TIMEOUT_S
+    function: Callable[[ProcessGroup], Result], devices: Sequence[Any], *, timeout: float = TIMEOUT_S
 ) -> list[Result]:
     """Call a function in one thread for each device of this machine, with a group of these threads.
 
@@ -220,8 +220,8 @@ def run_on_devices(
         Called with the `ProcessGroup`, whose `device` is the thread's.
     devices
         As ``["cuda:0", "cuda:1"]``; "cpu" may be there several times.
-    timeout_s
-        How long a rank waits for the others.
+    timeout
+        Seconds that a rank waits for the others.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def run_on_devices(
     def run(rank: int) -> Result | None:
         group: ProcessGroup | None = None
         try:
-            gloo = _local_gloo(dist, store, rank, len(devices), timeout_s)
+            gloo = _local_gloo(dist, store, rank, len(devices), timeout)
             group = ProcessGroup(gloo, str(devices[rank]))
             del gloo  # the group alone keeps it, so that its end is noticed by the others
             return function(group)
@@ -267,11 +267,11 @@ def run_on_devices(
     return results  # type: ignore[return-value]  # None only after a failure, which was raised
 
 
-def _local_gloo(dist: Any, store: Any, rank: int, size: int, timeout_s: float) -> Any:
+def _local_gloo(dist: Any, store: Any, rank: int, size: int, timeout: float) -> Any:
     """Return a Gloo group between threads of this process, over the loopback address."""
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    options._timeout = timedelta(seconds=timeout_s)
+    options._timeout = timedelta(seconds=timeout)
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 

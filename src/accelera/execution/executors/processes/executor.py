@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from accelera.errors import DeviceError, PoisonTaskError, TransferError, UnknownOutcomeError
-from accelera.execution.arguments import asked_workers
+from accelera.execution.arguments import check_workers
 from accelera.execution.executors.lanes import PROCESSES, Closeable, outputs_of
 from accelera.execution.executors.processes.delivery import OutputDelivery, is_delivering
 from accelera.execution.executors.processes.errors import unpack_error
@@ -56,7 +56,7 @@ class ProcessesExecutor(Closeable):
 
     Parameters
     ----------
-    workers, max_workers
+    workers
         Number of processes; None: the usable cores.
 
     Raises
@@ -67,8 +67,8 @@ class ProcessesExecutor(Closeable):
 
     name = PROCESSES
 
-    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
-        workers = asked_workers("ProcessesExecutor", workers, max_workers)
+    def __init__(self, workers: int | None = None) -> None:
+        check_workers("ProcessesExecutor", workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self._task_s: LruDict[str, float] = LruDict(FUNCTIONS_KEPT)

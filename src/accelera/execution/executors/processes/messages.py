@@ -80,11 +80,11 @@ class MessageSocket:
         self._room_out = room_out
         self._room_in = room_in
 
-    def readable(self, timeout_s: float) -> bool:
-        """Return whether something has come, or the other end is gone, within ``timeout_s`` seconds."""
+    def readable(self, timeout: float) -> bool:
+        """Return whether something has come, or the other end is gone, within ``timeout`` seconds."""
         waiting = select.poll()
         waiting.register(self._end, select.POLLIN)
-        return bool(waiting.poll(timeout_s * 1e3))
+        return bool(waiting.poll(timeout * 1e3))
 
     def send(self, parts: Sequence[Part], *, through_room: bool = True) -> None:
         """Send one message; raises ``OSError`` when the other end is gone.

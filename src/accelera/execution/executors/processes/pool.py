@@ -162,10 +162,10 @@ class WorkerProcess:
             with contextlib.suppress(OSError):
                 self._socket.send([])
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout: float) -> None:
         """Kill the process if it was asked to leave and is still there after so many seconds."""
         if not self._ended:
-            self._socket.readable(timeout_s)
+            self._socket.readable(timeout)
             self.kill()
 
     def _request(self, payload: FunctionPayload) -> list[Part]:
