@@ -45,6 +45,7 @@ STABLE = (
     "units",
 )
 PROVISIONAL = (
+    "callbacks",
     "capture",
     "estimate",
     "execution",

@@ -18,6 +18,7 @@ _load, _, _names = attach(__name__, __file__)
 _CALLABLE = ("capture", "estimate", "offload")
 """Packages that can be called as the function of the same name."""
 _PACKAGES = (
+    "callbacks",
     "chunking",
     "devices",
     "engine",

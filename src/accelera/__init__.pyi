@@ -1,3 +1,4 @@
+from . import callbacks as callbacks
 from . import chunking as chunking
 from . import devices as devices
 from . import engine as engine

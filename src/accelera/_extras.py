@@ -21,6 +21,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnx": ("onnx", "onnxruntime"),
     "learned": ("lightgbm",),
     "llm": ("transformers", "accelerate", "bitsandbytes"),
+    "lightning": ("lightning",),
     "plot": ("matplotlib",),
     "metrics": ("opentelemetry", "prometheus_client", "pynvml"),
     "service": (

@@ -88,7 +88,8 @@ USES = {
     "hdf5": ("engine.copy(a, 'a.h5')", "Path('b.h5').touch(), engine.sum('b.h5')"),
     "ray": ("accelera.execution.RayCluster()", "engine.matmul(a, a, out='c.npy', cluster='ray')"),
     "learned": ("score(trace, 'learned')", "train_scorer([trace])"),
-    "llm": ("score(trace, 'llm', path='model')",),
+    "llm": ("score(trace, 'llm', path='model')", "accelera.callbacks.TransformersCallback()"),
+    "lightning": ("accelera.callbacks.LightningCallback()",),
     "plot": ("accelera.sweep(trace, ['lru'], ['50%']).plot('x.png')",),
     "metrics": ("accelera.execution.PrometheusObserver()", "accelera.execution.OpenTelemetryObserver()"),
 }

@@ -88,6 +88,8 @@ class OffloadReport:
     those in RAM; else empty."""
     device: str = "cpu"
     """Name of the device that computes."""
+    budget_bytes: int = 0
+    """Bytes of the device's memory that the model may take; 0 without a limit."""
     by_device: Sequence[OffloadReport] = ()
     """Of a model over several devices, the report of each."""
     crossed_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -295,6 +297,7 @@ class BlockCache:
                 compute_s=self._compute_s,
                 peak_tensor_bytes=0 if self._guard is None else self._guard.most_bytes,
                 device=self.name,
+                budget_bytes=self._budget_bytes or 0,
                 home_bytes=self._backing.nbytes if isinstance(self._backing, TieredBacking) else {},
             )
 
