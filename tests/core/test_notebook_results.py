@@ -94,10 +94,10 @@ def test_tensora_objects_have_a_repr_of_one_line() -> None:
 
 def test_bar_is_to_scale() -> None:
     html = result_html("<t>", "a < b", [MemoryBar("peak", {"blocks": 100, "reserve": 50}, 200)])
-    widths = [float(width) for width in re.findall(r'<rect [^>]* width="([\d.]+)"', html)]
-    limit = float(re.findall(r'<line x1="([\d.]+)"', html)[0])
-    assert widths[0] == pytest.approx(2 * widths[1])
-    assert limit == pytest.approx(sum(widths) * 200 / 150)
+    widths = [float(width) for width in re.findall(r'<rect [^>]* width="([\d.]+)%"', html)]
+    limit = float(re.findall(r'<line x1="([\d.]+)%"', html)[0])
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.02)
+    assert limit == pytest.approx(sum(widths) * 200 / 150, abs=0.02)
     assert "&lt;t&gt;" in html
     assert "a &lt; b" in html
 
@@ -105,7 +105,14 @@ def test_bar_is_to_scale() -> None:
 def test_bar_beyond_its_limit_and_empty_bar_fit() -> None:
     for bar in (MemoryBar("peak", {"blocks": 300}, 200), MemoryBar("peak", {}, None)):
         html = result_html("t", "", [bar])
-        assert all(float(width) <= 520 for width in re.findall(r'<rect [^>]* width="([\d.]+)"', html))
+        assert all(float(width) <= 100 for width in re.findall(r'<rect [^>]* width="([\d.]+)%"', html))
+
+
+def test_legend_lists_the_largest_parts() -> None:
+    html = result_html("t", "", [MemoryBar("peak", {f"part {size}": size for size in range(10)}, 200)])
+    listed = re.findall(r"</span>(part \d) \d B</span>", html)
+    assert listed == [f"part {size}" for size in range(4, 10)]
+    assert ">3 more</span>" in html
 
 
 CELL = """

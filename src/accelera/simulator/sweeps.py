@@ -40,8 +40,8 @@ PIECES = 32
 """Into how many pieces an executor is given a sweep, at most: each takes the trace along."""
 
 _NOTHING = Trace.from_arrays([], 0)
-_FRAME_HEIGHT = 620
-"""Pixels of a sweep's chart in a notebook."""
+_FRAME_HEIGHT, _ROW_HEIGHT, _FRAME_ROWS = 710, 30, 6
+"""Pixels of a sweep's chart in a notebook, and of each of the rows of its table that are seen at first."""
 
 
 @final
@@ -150,7 +150,8 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         """Return the chart of ``plot``; the lower bound is drawn if it has been computed before."""
-        return page_html(sweep_page(self._curves("lower_bounds" in vars(self))), _FRAME_HEIGHT)
+        height = _FRAME_HEIGHT + _ROW_HEIGHT * min(len(self.policies), _FRAME_ROWS)
+        return page_html(sweep_page(self._curves("lower_bounds" in vars(self))), height, repr(self))
 
     @cached_property
     def lower_bounds(self) -> tuple[int, ...]:
