@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import statistics
 import sys
@@ -79,14 +80,14 @@ def _cluster() -> Iterator[None]:
     import ray
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 80 << 20, "resources": {TILE: 1}}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "resources": {TILE: 1}}
     cores = sorted(os.sched_getaffinity(0))
     cluster = Cluster()
     try:
         for number in range(NODES):
             with _pinned_to(cores[number % len(cores)]):
                 cluster.add_node(**node, **({} if number else {"include_dashboard": False}))
-        ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         yield
     finally:
         ray.shutdown()

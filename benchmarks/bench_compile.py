@@ -253,7 +253,7 @@ def _counting(*, stop: bool) -> Iterator[list[int]]:
         yield counted
 
 
-def _run(program: nn.Module, inputs: Any, train: bool) -> None:
+def _run(program: Any, inputs: Any, train: bool) -> None:
     arguments, named = _arguments(inputs)
     with torch.set_grad_enabled(train):
         if train:
@@ -269,7 +269,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def _seconds(program: nn.Module, inputs: Any, train: bool) -> float:
+def _seconds(program: Any, inputs: Any, train: bool) -> float:
     """Return the seconds of the quickest step, after two that warm up."""
     return quickest_s(lambda: _run(program, inputs, train), ROUNDS)
 

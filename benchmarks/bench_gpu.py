@@ -92,7 +92,7 @@ def overlap(device: str, small: bool) -> dict[str, Any]:
                     target.copy_(part, non_blocking=True)
 
         alone = [_best_s(each, device) for each in (products, copies)]
-        both = _best_s(lambda copies=copies: (products(), copies()), device)
+        both = _best_s(functools.partial(_in_order, products, copies), device)
         figures[f"priority {priority}"] = (sum(alone) - both) / min(alone)
     _tell(figures, "of the shorter one hidden")
     return {"hidden": figures}
@@ -106,7 +106,7 @@ def halves(device: str, small: bool) -> dict[str, Any]:
     for dtype in (torch.float32, torch.bfloat16):
         a = torch.randn(edge, edge, generator=torch.Generator().manual_seed(0)).to(dtype)
         budget = a.nbytes // 2 + (96 << 20 if device == "cpu" else 0)
-        seconds = _best_s(lambda a=a, budget=budget: engine.matmul(a, a, budget=budget), device, rounds=2)
+        seconds = _best_s(functools.partial(engine.matmul, a, a, budget=budget), device, rounds=2)
         try:
             report = engine.last_report
         except StateError:  # small products are computed without a plan
@@ -139,7 +139,7 @@ def hybrid(device: str, small: bool) -> dict[str, Any]:
         gpu = TorchDeviceExecutor(device, outputs_to="cpu")
         manager = StrategyManager(ThreadsExecutor(), gpu, strategy)
         manager.execute(tasks[: count // 8], function)
-        figures[name] = min(_seconds(lambda m=manager: m.execute(tasks, function)) for _ in range(3))
+        figures[name] = min(_seconds(functools.partial(manager.execute, tasks, function)) for _ in range(3))
     _tell(figures, "s")
     memory = torch.cuda.memory_reserved(device) if device.startswith("cuda") else 0
     return {"seconds": figures, "reserved_bytes": memory}
@@ -170,9 +170,14 @@ def _tflops(edge: int, seconds: float) -> float:
 
 def _best_s(run: Callable[[], Any], device: str, rounds: int = ROUNDS) -> float:
     """Return the least seconds of ``run`` and of all work on the device, the first round left out."""
-    run()
-    _synchronize(device)
-    return min(_seconds(lambda: (run(), _synchronize(device))) for _ in range(rounds))
+    once = functools.partial(_in_order, run, functools.partial(_synchronize, device))
+    once()
+    return min(_seconds(once) for _ in range(rounds))
+
+
+def _in_order(*runs: Callable[[], Any]) -> None:
+    for run in runs:
+        run()
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     rounds = 1 if options.small else options.rounds
     reads = zipf(*((50_000, 5_000) if options.small else (10_000_000, 1_000_000)))
     step = llama_7b_step(small=options.small)
-    figures = {
+    figures: dict[str, Any] = {
         "zipf": _rates("zipf", reads, rounds),
         "llama_7b_step": _rates("7B step", step, rounds),
         "sweep": _sweep(_repeated(step, 60_000), 3 if options.small else 50),

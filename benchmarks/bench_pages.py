@@ -32,7 +32,7 @@ CASES = {
 MOVES = {"Memory budget (GB)": 8, "Link to host (GB/s)": 5, "Batch (sequences)": 6, "Context (tokens)": 3}
 """Sliders, and how often each is moved one step up."""
 SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-WIDE = {"width": 1360, "height": 1400}
+WIDE: Any = {"width": 1360, "height": 1400}
 _WATCH = """() => {
     window.changes = [];
     window.addEventListener('keydown', () => {

@@ -36,8 +36,8 @@ from accelera.memory import Hierarchy, Tier
 from accelera.memory._internal import UNBOUNDED_BYTES
 from accelera.plan._internal import Eviction, Operand, OperandBlock
 from accelera.simulator import Report, simulate
-from accelera.stores import Store, create_store, open_store
-from accelera.stores._internal import Layout, Region
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Layout, Region, create_store
 from accelera.trace import TraceLog
 from benchmarks.machine import save
 

@@ -183,7 +183,7 @@ def _regret_goals(how: str, said: dict[str, float], bounds: tuple[float, float, 
 def threads(small: bool) -> dict[str, Any]:
     """Print how many times longer than the ideal real threads take beside a GPU that sleeps."""
     count, task_s, warm_runs = (40, 1e-3, 2) if small else (300, 5e-3, 12)
-    rows = []
+    rows: list[Any] = []
     for cap, ratio in itertools.product((None, count // 5), (1.0,) if small else (0.25, 0.5, 1, 2.33, 5, 20)):
         row = ratios(Setting(ratio, cap, count, task_s), warm_runs)
         if not rows:

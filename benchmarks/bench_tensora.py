@@ -219,6 +219,7 @@ def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> l
     arrays = [random.standard_normal(shape, np.float32) for shape in shapes]
     x, t = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
     leaves, t_leaves = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
+    leaf: Any
     for leaf in (*leaves, *t_leaves):
         leaf.requires_grad = True
     grad = random.standard_normal(theirs(*t).shape, np.float32)
@@ -273,7 +274,8 @@ def _fused(rows: int) -> list[Case]:
     targets = ts.asarray(classes), torch.tensor(classes)
     cases = []
     for name, call in each:
-        forward, both = [], []
+        forward: list[Any] = []
+        both: list[Any] = []
         for i, library in enumerate((functional, torch.nn.functional)):
             forward.append(lambda i=i, library=library, call=call: call(library, *plain[i], targets[i]))
             both.append(

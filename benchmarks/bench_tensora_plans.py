@@ -92,7 +92,11 @@ def not_monotone(plans: StepPlans, free: int) -> int:
     chosen = [plans.select(int(each)) for each in budgets]
     pairs = itertools.pairwise(chosen)
     wrong = [
-        less.top_bytes > more.top_bytes or less.seconds < more.seconds or less.top_bytes > limit
+        less is None
+        or more is None
+        or less.top_bytes > more.top_bytes
+        or less.seconds < more.seconds
+        or less.top_bytes > limit
         for limit, (less, more) in zip(budgets, pairs, strict=False)
     ]
     return int(sum(wrong))

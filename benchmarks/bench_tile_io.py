@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.stores import Store, create_store, open_store
+from accelera.stores import Store, open_store
+from accelera.stores._internal import create_store
 from benchmarks.machine import save
 
 PLACES = [

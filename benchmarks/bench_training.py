@@ -89,7 +89,7 @@ def _plans(*, small: bool) -> dict[str, Any]:
     return figures
 
 
-def _gpt2(*, small: bool) -> nn.Module:
+def _gpt2(*, small: bool) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)

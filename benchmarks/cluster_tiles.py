@@ -23,7 +23,7 @@ class Tiles(NamedTuple):
 
     folder: str
     edge: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     """Tiles along each axis."""
 
     def tile(self, number: int) -> tuple[slice, slice]:

@@ -50,8 +50,10 @@ class Step(NamedTuple):
             starts, items = columns[name]
             return [list(items[a:b]) for a, b in itertools.pairwise(starts)]
 
-        lists = {name: rows(name) for name in ("reads", "writes", "births")}
-        plain = {name: columns[name].tolist() for name in ("workspace", "pure", "nbytes", "born", "freed")}
+        lists: dict[str, Any] = {name: rows(name) for name in ("reads", "writes", "births")}
+        plain: dict[str, Any] = {
+            name: columns[name].tolist() for name in ("workspace", "pure", "nbytes", "born", "freed")
+        }
         packed_bytes, pack_seconds = packed_forms(columns)
         return cls(
             seconds=operation_seconds(columns).tolist(),
@@ -182,7 +184,8 @@ class IntegerBound:
 
     def _operations_for(self, value: int, time: int) -> tuple[int, int, set[int]]:
         """Return begin and end of the times at which the same operations recompute a value; and these."""
-        begin, latest, pending, operations = -1, time, [value], set()
+        begin, latest, pending = -1, time, [value]
+        operations: set[int] = set()
         while pending:
             needed = pending.pop()
             k = self._producers[needed]
@@ -242,10 +245,10 @@ class IntegerBound:
         """Yield the constraints of operations over the budget: per set of idle values, only the tightest."""
         spans = np.array([(after, end) for _, after, end, _ in self._savings]).reshape(-1, 2)
         worst: dict[bytes, int] = {}
-        for t in np.flatnonzero(excess > 0):
+        for t in np.flatnonzero(excess > 0).tolist():
             key = ((spans[:, 0] < t) & (t < spans[:, 1])).tobytes()
             if key not in worst or excess[t] > excess[worst[key]]:
-                worst[key] = int(t)
+                worst[key] = t
         scale = 1e-6  # bytes in MB are what the solver's tolerances suit
         for t in worst.values():
             rows = [(column, nbytes) for column, after, end, nbytes in self._savings if after < t < end]

@@ -145,7 +145,7 @@ class DoubleBuffer:
 
     def _read(self, layer: int) -> None:
         weight, bias = self._layers[layer]
-        buffer = memoryview(self._buffers[layer % 2].numpy())
+        buffer = memoryview(self._buffers[layer % 2].numpy())  # type: ignore[arg-type]  # no Buffer before 3.12
         for target, entry in ((buffer[: weight.nbytes], weight), (buffer[weight.nbytes :], bias)):
             done = 0
             while done < entry.nbytes:

@@ -8,6 +8,7 @@ status and length; the generator takes about 30 µs of processor time for each.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -108,7 +109,9 @@ class _Generator:
         self.until_s = began + self.load.seconds
         ends = [loop.create_future() for _ in range(self.load.clients)]
         for end in ends:
-            await loop.create_connection(lambda end=end: _Client(self, end), parts.hostname, parts.port)
+            await loop.create_connection(
+                functools.partial(_Client, self, end), parts.hostname or "", parts.port or 80
+            )
         await asyncio.wait(ends, timeout=self.load.seconds + _TIMEOUT_S)
         return self._figures(time.perf_counter() - began)
 

@@ -95,7 +95,13 @@ class Training:
 def gpt2(*, small: bool) -> Training:
     """Eight blocks of width 512, 4 sequences of 256 of 8192 words."""
     blocks, width, words, length, batch = (2, 32, 64, 16, 2) if small else (8, 512, 8192, 256, 4)
-    sizes = {"n_layer": blocks, "n_embd": width, "n_head": 8, "vocab_size": words, "n_positions": length}
+    sizes: dict[str, Any] = {
+        "n_layer": blocks,
+        "n_embd": width,
+        "n_head": 8,
+        "vocab_size": words,
+        "n_positions": length,
+    }
     data = np.random.default_rng(0).integers(0, words, (batch, length))
     return Training(models.GPT2(models.GPT2Config(**sizes)), data, lambda net, x: net(x, targets=x)[1])
 

@@ -32,7 +32,7 @@ GPU = WORKERS
 class Case(NamedTuple):
     """A batch and a machine."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     task_s: float
     skew: float
     is_sorted: bool

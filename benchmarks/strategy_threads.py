@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     """Its speed relative to all CPU workers together."""
     cap: int | None
     """Tasks that fit it at once; None: all."""
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     task_s: float
 
     def tasks(self) -> list[float]:

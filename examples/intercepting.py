@@ -16,16 +16,18 @@ def step(model: nn.Module, tokens: torch.Tensor) -> float:
 
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 4000))
+first = nn.Linear(32, 64)
+model = nn.Sequential(first, nn.GELU(), nn.Linear(64, 4000))
 tokens = torch.rand(2000, 32) * 10
 
 plain = step(model, tokens)
-gradient = model[0].weight.grad.clone()
+assert first.weight.grad is not None
+gradient = first.weight.grad.clone()
 model.zero_grad()
 
 with accelera.intercepted(budget="28MiB", memory_threshold="8MiB"):
     within = step(model, tokens)
 
 print(f"loss {plain:.6f} in plain PyTorch, {within:.6f} within 28 MiB per call")
-print("gradients agree:", torch.allclose(gradient, model[0].weight.grad, rtol=1e-3, atol=1e-6))
+print("gradients agree:", torch.allclose(gradient, first.weight.grad, rtol=1e-3, atol=1e-6))
 print(accelera.stats())

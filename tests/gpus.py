@@ -27,7 +27,10 @@ def gpu_of(kind: str, **options: Any) -> Iterator[None]:
         yield
         torch.cuda.synchronize()
         return
-    rates = {"_measured_flops": lambda device: 1e12, "_measured_link": lambda device: LinkRates(1e10, 1e10)}
+    rates: dict[str, Any] = {
+        "_measured_flops": lambda device: 1e12,
+        "_measured_link": lambda device: LinkRates(1e10, 1e10),
+    }
     with FakeCuda(**options), mock.patch.multiple(calibration, **rates):
         yield
 

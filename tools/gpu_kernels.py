@@ -91,6 +91,7 @@ def results(kernel: Kernel, name: str, device: str) -> list[np.ndarray]:
     x.requires_grad = True
     y = kernel(x)
     ts.sum(y * y).backward()
+    assert x.grad is not None
     return [np.asarray(each.detach().cpu()) for each in (y, x.grad)]
 
 

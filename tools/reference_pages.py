@@ -105,10 +105,10 @@ def page(door: str) -> str:
     label = f"**Stability**: [{STABILITY[door.split('.')[1] if '.' in door else '']}](../status.md#stability)"
     lines = [f"# {door}", "", text.replace("``", "`"), "", label, "", *_table(door, names, elsewhere), ""]
     for kind in KINDS:
-        found = [name for name in own if kind_of(door, name) == kind]
-        if found:
+        members = [name for name in own if kind_of(door, name) == kind]
+        if members:
             lines += [f"## {kind}", ""]
-            lines += [line for name in sorted(found, key=_main_first(door)) for line in entry(door, name)]
+            lines += [line for name in sorted(members, key=_main_first(door)) for line in entry(door, name)]
     return "\n".join(lines)
 
 

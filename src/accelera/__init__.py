@@ -19,6 +19,7 @@ _CALLABLE = ("capture", "estimate", "offload")
 """Packages that can be called as the function of the same name."""
 _PACKAGES = (
     "callbacks",
+    "charts",
     "chunking",
     "devices",
     "engine",
@@ -37,6 +38,7 @@ _PACKAGES = (
     "testing",
     "trace",
     "units",
+    "views",
 )
 
 __all__ = ["__version__", *_CALLABLE, *(name for name in _names if name not in _PACKAGES)]

@@ -1,4 +1,5 @@
 from . import callbacks as callbacks
+from . import charts as charts
 from . import chunking as chunking
 from . import devices as devices
 from . import engine as engine
@@ -17,6 +18,7 @@ from . import tensora as tensora
 from . import testing as testing
 from . import trace as trace
 from . import units as units
+from . import views as views
 from ._package_types import capture as capture
 from ._package_types import estimate as estimate
 from ._package_types import offload as offload

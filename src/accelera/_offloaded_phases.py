@@ -9,7 +9,8 @@ from accelera.errors import BudgetExceededError
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
-    from accelera.estimate import Estimate, Phase
+    from accelera.estimate import Estimate
+    from accelera.estimate._internal import Phase
     from accelera.offload import OffloadPlan
 
 _PHASES = ("inference", "training")

@@ -64,7 +64,7 @@ def is_public(module: Module, owner: ast.ClassDef | None, node: Function) -> boo
 
 def test_no_import_is_hidden_in_a_string() -> None:
     hidden = [
-        f"{module.place}:{call.lineno} {call.args[0].value}"
+        f"{module.place}:{call.lineno} {call.args[0].value!r}"
         for module in modules()
         for call in ast.walk(module.tree)
         if isinstance(call, ast.Call) and _is_import_of_ours(call) and isinstance(call.args[0], ast.Constant)

@@ -36,9 +36,15 @@ def both(model: nn.Module, inputs: Any, **how: Any) -> Trace:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_grouped_experts(dtype: torch.dtype) -> None:
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 32}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3}
-    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads)).to(dtype)
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "vocab_size": 32,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3}
+    model: Any = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads))
+    model = model.to(dtype)
     rows = torch.randint(32, (2, 5))
     trace = both(model, {"input_ids": rows, "labels": rows})
     assert any("_grouped_mm" in op for op in trace.ops)
@@ -202,8 +208,13 @@ def test_decoding_grows_a_cache(name: str) -> None:
 
 
 def test_routing_of_transformers() -> None:
-    sizes = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+    sizes: dict[str, Any] = {
+        "num_hidden_layers": 1,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "vocab_size": 64,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
     config = transformers.MixtralConfig(**sizes, **heads)
     trace = capture(lambda: transformers.MixtralForCausalLM(config), lambda: tokens(1, 8), dtype="bfloat16")
     check_conserved(trace)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from accelera._charts import TITLES, figure_bytes, table_bytes, table_of
+from accelera.charts import figure_bytes
+from accelera.charts._internal import TITLES, table_bytes, table_of
 from accelera.errors import BackendMissingError
 from tests.charts.views import scores, views
 
@@ -28,7 +29,7 @@ def view(kind: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", TITLES)
-def test_svg_says_what_the_chart_says(kind: str) -> None:
+def test_svg_says_what_the_chart_says(kind: Any) -> None:
     svg = figure_bytes(view(kind, "training"), kind, "svg", budget_bytes=views("training")["budget"])
     root = ET.fromstring(svg)
     words = " ".join("".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text"))
@@ -44,7 +45,7 @@ def test_svg_says_what_the_chart_says(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TITLES)
-def test_png_with_names_that_mean_harm(kind: str) -> None:
+def test_png_with_names_that_mean_harm(kind: Any) -> None:
     assert figure_bytes(view(kind, "hostile"), kind, "png", "dark").startswith(b"\x89PNG")
 
 
@@ -69,7 +70,7 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("kind", TITLES)
-def test_tables_hold_the_numbers(kind: str) -> None:
+def test_tables_hold_the_numbers(kind: Any) -> None:
     columns = table_of(view(kind, "training"), kind)
     rows = list(csv.reader(io.StringIO(table_bytes(view(kind, "training"), kind).decode())))
     assert rows[0] == list(columns)
@@ -80,7 +81,7 @@ def test_tables_hold_the_numbers(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["policies", "timeline"])
-def test_parquet_holds_the_same(kind: str) -> None:
+def test_parquet_holds_the_same(kind: Any) -> None:
     columns = table_of(view(kind, "training"), kind)
     assert (
         parquet.read_table(io.BytesIO(table_bytes(view(kind, "training"), kind, "parquet"))).to_pydict()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from streamlit.elements import echarts_chart
 
-from accelera._charts import (
+from accelera._plotting import MOST_LINES, dark_colours
+from accelera.charts._internal import (
     curves_chart,
     curves_legend,
     heatmap_chart,
@@ -19,7 +20,6 @@ from accelera._charts import (
     policy_bars,
     timeline_chart,
 )
-from accelera._plotting import MOST_LINES, dark_colours
 from tests.charts.views import NAMES, scores, views
 
 CHARTS = ("occupancy", "policies", "curves", "timeline", "heatmap")
@@ -190,7 +190,7 @@ def test_lanes_have_a_span_each_with_its_words() -> None:
 
 
 def test_cells_hold_the_mean_of_their_scores() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"tensor_id": "a", "reuse_distance": None, "eviction_score": 0.25},
         {"tensor_id": "a", "reuse_distance": 3, "eviction_score": 0.5},
         {"tensor_id": "a", "reuse_distance": 6, "eviction_score": 1.0},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from accelera._views import MeasuredTrace, WhatIf, curves_view, fit_view, scores_view, timeline_view
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Trace
+from accelera.views import MeasuredTrace, WhatIf, fit_view
+from accelera.views._internal import curves_view, scores_view, timeline_view
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -44,7 +45,7 @@ def views(name: str) -> dict[str, Any]:
     budget = max(int(facts.peak_bytes * 0.6), facts.floor_bytes)
     bound = name in ("training", "tiny")
     least = None if not bound else facts.peak_bytes // 20
-    fit = fit_view(facts, budget, least_bytes=least).to_dict()
+    fit = fit_view(facts, budget, lower_bound_bytes=least).to_dict()
     curves = curves_view(facts, points=8, bound=bound).to_dict()
     timeline = timeline_view(facts, budget, WhatIf(lookahead=1)).to_dict()
     found = scores_view(trace(name)).to_dict()

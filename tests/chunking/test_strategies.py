@@ -3,14 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.chunking import (
-    AdaptiveChunking,
-    ChunkingStrategy,
-    RowChunking,
-    TileChunking,
-    create_chunking_strategy,
-)
-from accelera.chunking._internal import covering
+from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, TileChunking
+from accelera.chunking._internal import covering, create_chunking_strategy
 from accelera.errors import ShapeError, UnknownNameError
 
 
@@ -134,7 +128,9 @@ def test_tile_size_must_be_two_counts(tile_size):
 
 def test_names():
     assert isinstance(create_chunking_strategy("row"), RowChunking)
-    assert create_chunking_strategy("tile", tile_size=(3, 4)).tile_size == (3, 4)
+    tiles = create_chunking_strategy("tile", tile_size=(3, 4))
+    assert isinstance(tiles, TileChunking)
+    assert tiles.tile_size == (3, 4)
     assert isinstance(create_chunking_strategy("adaptive", min_chunk_size=2), AdaptiveChunking)
     with pytest.raises(UnknownNameError, match="did you mean 'adaptive'"):
         create_chunking_strategy("adaptiv")

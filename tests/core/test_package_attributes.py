@@ -46,4 +46,4 @@ def test_callable_package_has_the_signature_of_its_function(name: str) -> None:
 
 def test_unknown_attribute_is_an_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'tensors'"):
-        _ = accelera.tensors
+        _ = accelera.tensors  # type: ignore[attr-defined]

@@ -49,7 +49,9 @@ class Scenario:
 
     def written(self, folder: Path) -> np.ndarray[Any, Any]:
         """Return what lies in the result's file."""
-        raw = {"shape": (ROWS, COLUMNS), "dtype": "float32"} if self.out.endswith(".bin") else {}
+        raw: dict[str, Any] = (
+            {"shape": (ROWS, COLUMNS), "dtype": "float32"} if self.out.endswith(".bin") else {}
+        )
         with open_store(self.target(folder), **raw) as store:
             return store.to_numpy()
 

@@ -29,8 +29,8 @@ from accelera.execution import RayExecutor
 from accelera.plan import Plan
 from accelera.plan._internal import PlanStep
 from accelera.simulator import generate_synthetic_trace, sweep
-from accelera.stores import create_store, open_store
-from accelera.stores._internal import address_of
+from accelera.stores import open_store
+from accelera.stores._internal import address_of, create_store
 from accelera.trace import write_trace
 from tests.execution.ray_nodes import SMALL, two_nodes, wait_for_nodes
 
@@ -224,7 +224,7 @@ class TestRunning:
         names = [tmp_path / "a.npy", tmp_path / "b.npy"]
         how: Any = {"out": tmp_path / "c.npy", "node_budget": BUDGET}
         assert engine.plan_cluster(*names, **how).explain()
-        engine.matmul(*names, cluster=RayExecutor(Nobody()), **how)
+        engine.matmul(names[0], names[1], cluster=RayExecutor(Nobody()), **how)
         assert np.load(tmp_path / "c.npy").tolist() == np.zeros((m, n)).tolist()
 
     def test_a_result_whose_name_is_a_link_goes_where_it_leads(
@@ -233,7 +233,7 @@ class TestRunning:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "old.npy").write_bytes(b"old")
         (tmp_path / "c.npy").symlink_to(tmp_path / "elsewhere" / "old.npy")
-        how = {"out": tmp_path / "c.npy", "cluster": executor, "node_budget": BUDGET}
+        how: dict[str, Any] = {"out": tmp_path / "c.npy", "cluster": executor, "node_budget": BUDGET}
         engine.matmul(files / "a.npy", files / "b.npy", **how)
         assert np.array_equal(np.load(tmp_path / "c.npy"), exact(files))
         assert (tmp_path / "c.npy").is_symlink()
@@ -295,7 +295,7 @@ class TestRunning:
             raise KeyboardInterrupt
 
         out = tmp_path / "c.npy"
-        how = {"out": out, "cluster": executor, "node_budget": BUDGET}
+        how: dict[str, Any] = {"out": out, "cluster": executor, "node_budget": BUDGET}
         with pytest.raises(KeyboardInterrupt):
             engine.matmul(files / "a.npy", files / "b.npy", observers=[At(5, interrupt)], **how)
         _, done = read_journal(journal_path(out))
@@ -312,7 +312,7 @@ class TestRunning:
             raise KeyboardInterrupt
 
         np.save(tmp_path / "a.npy", -np.load(files / "a.npy"))
-        how = {"out": tmp_path / "c.npy", "cluster": executor, "node_budget": BUDGET}
+        how: dict[str, Any] = {"out": tmp_path / "c.npy", "cluster": executor, "node_budget": BUDGET}
         with pytest.raises(KeyboardInterrupt):
             engine.matmul(files / "a.npy", files / "b.npy", observers=[At(1, interrupt)], **how)
         engine.matmul(tmp_path / "a.npy", files / "b.npy", **how)
@@ -346,7 +346,7 @@ class TestRunning:
         node = local.add_node(**SMALL)
         wait_for_nodes(executor, 3)
         kill = At(2, lambda: local.remove_node(node, allow_graceful=False))
-        how = {"cluster": executor, "node_budget": BUDGET, "observers": [kill]}
+        how: dict[str, Any] = {"cluster": executor, "node_budget": BUDGET, "observers": [kill]}
         engine.matmul(tmp_path / "a.npy", tmp_path / "b.npy", out=tmp_path / "c.npy", **how)
         assert np.array_equal(np.load(tmp_path / "c.npy"), a.astype("f8") @ b.astype("f8"))
         report = engine.last_report

@@ -1,6 +1,7 @@
 """What happens on an accelerator that is small, busy or full: on a simulated one, with real numbers."""
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,8 @@ def test_a_budget_given_is_kept_even_if_the_device_has_more():
 
 
 def test_a_broken_device_is_not_taken_for_a_full_one():
-    for faults in ({"fail_transfer_at": 2}, {"fail_compute_at": 1}):
+    cases: list[dict[str, Any]] = [{"fail_transfer_at": 2}, {"fail_compute_at": 1}]
+    for faults in cases:
         with pytest.raises(DeviceError):
             engine_on(SimulatedDevice("3MiB", **faults)).matmul(A, B)
 

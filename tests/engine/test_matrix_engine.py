@@ -1,4 +1,5 @@
 import logging
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -326,7 +327,8 @@ def test_the_operator_uses_the_default_engine():
         set_default_engine(engine)
         assert default_engine() is engine
         np.testing.assert_allclose((acc.Matrix(A) @ B).numpy(), A @ B, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose((A @ acc.Matrix(B)).numpy(), A @ B, rtol=1e-4, atol=1e-5)
+        reflected: Any = A @ acc.Matrix(B)  # NumPy's stubs say ndarray
+        np.testing.assert_allclose(reflected.numpy(), A @ B, rtol=1e-4, atol=1e-5)
     finally:
         set_default_engine(None)
     assert default_engine() is default_engine() is not engine

@@ -111,7 +111,7 @@ def test_other_functions_of_numpy() -> None:
     assert np.multiply(m, 2, out=out) is out
     np.testing.assert_array_equal(out, A * 2)
     shared = A.copy()
-    target = Matrix(shared)
+    target: Any = Matrix(shared)
     assert np.add(A, 1, out=target) is target
     np.testing.assert_array_equal(shared, A + 1)
 
@@ -142,9 +142,10 @@ def test_shapes_types_and_places() -> None:
         np.testing.assert_array_equal(m.reshape(*shape).numpy(), A.reshape(*shape))
         np.testing.assert_array_equal(m.reshape(shape).numpy(), A.reshape(shape))
     assert np.shares_memory(m.reshape(4, 3).numpy(), m.numpy())
-    for shape in ((5, 3), (-2, 3), ("x",)):
+    wrong: Any
+    for wrong in ((5, 3), (-2, 3), ("x",)):
         with pytest.raises(ShapeError):
-            m.reshape(shape)  # type: ignore[arg-type]
+            m.reshape(wrong)
     for dtype in ("i8", np.float64, torch.complex64, "bfloat16"):
         assert m.astype(dtype).numpy().dtype == np.asarray(m.astype(dtype)).dtype
     assert m.astype("i8").dtype == torch.int64
@@ -152,7 +153,8 @@ def test_shapes_types_and_places() -> None:
         m.astype("S3")
     z = A * (1 + 2j)
     np.testing.assert_array_equal(Matrix(z).conj().numpy(), z.conj())
-    np.testing.assert_array_equal(np.conjugate(Matrix(z)).numpy(), z.conj())
+    conjugate: Any = np.conjugate(Matrix(z))
+    np.testing.assert_array_equal(conjugate.numpy(), z.conj())
     assert Matrix(A).conj().dtype == torch.float64
     np.testing.assert_allclose((m**2).numpy(), A**2)
     np.testing.assert_allclose((2**m).numpy(), 2**A, rtol=1e-6)

@@ -2,6 +2,7 @@ import io
 import logging
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,9 +91,9 @@ def notebook(monkeypatch):
         messages.append((formats, transient["display_id"], update))
 
     shell = types.SimpleNamespace(kernel=object())
-    display = types.ModuleType("IPython.display")
+    display: Any = types.ModuleType("IPython.display")
     display.publish_display_data = publish_display_data
-    ipython = types.ModuleType("IPython")
+    ipython: Any = types.ModuleType("IPython")
     ipython.get_ipython, ipython.display = lambda: shell, display
     modules = {"IPython": ipython, "IPython.display": display, "ipykernel": types.ModuleType("ipykernel")}
     for name, module in modules.items():

@@ -20,9 +20,10 @@ from accelera.engine import Progress, RunObserver, RunReport
 from accelera.engine.report import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
-from accelera.stores import Store, create_store, open_store
-from accelera.stores._internal import Region
-from accelera.trace import Access, Kind, TraceLog
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Region, create_store
+from accelera.trace import Kind, TraceLog
+from accelera.trace._internal import Access
 from tests.matmul.interrupted import grid, nothing_left, our_threads
 from tests.matmul.products import (
     ROOMY,

@@ -199,7 +199,7 @@ class TestWhoWorks:
             engine_with(3)
 
     def test_a_recorder_follows_one_pool_only(self, files: Path) -> None:
-        recorder = acc.TraceRecorder() if hasattr(acc, "TraceRecorder") else object()
+        recorder: Any = acc.TraceRecorder() if hasattr(acc, "TraceRecorder") else object()
         with pytest.raises(ValueError, match="without strategy"):
             engine_with().matmul(files / "a.npy", files / "b.npy", recorder=recorder)
 
@@ -256,7 +256,7 @@ class TestFailing:
         assert any("half the room on cpu" in note for note in engine.last_report.fallbacks)
 
     def test_an_operand_that_cannot_be_read_is_no_fault_of_a_device(self, tmp_path: Path) -> None:
-        class Broken(ArrayStore.__mro__[1]):  # type: ignore[misc]
+        class Broken(ArrayStore.__mro__[1]):  # type: ignore[name-defined]
             """Raises where it is read."""
 
             def __init__(self) -> None:

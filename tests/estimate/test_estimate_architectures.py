@@ -40,7 +40,7 @@ def test_the_allocator_counts_what_was_estimated(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("keep_outputs", [True, False])
 def test_a_loop_that_keeps_the_outputs_takes_more(keep_outputs: bool) -> None:
     model = architectures()["llama"]
-    wanted = {"dtypes": ["float32"], "train": True, "keep_outputs": keep_outputs}
+    wanted: dict[str, Any] = {"dtypes": ["float32"], "train": True, "keep_outputs": keep_outputs}
     told = estimate(model.build, model.inputs, **wanted).phase("training")
     took = training_peak_bytes(model.build(), model.inputs(), iterations=2, keep_outputs=keep_outputs)
     assert told.peak_bytes == pytest.approx(took, rel=0.01)

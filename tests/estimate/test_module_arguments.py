@@ -11,8 +11,8 @@ from torch import nn
 import accelera
 
 SIDE = 12
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+CONVOLUTIONS: Any = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+TRANSPOSED: Any = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 POOLS = [nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AvgPool3d]
 ADAPTIVE = [nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool2d]
 

@@ -12,7 +12,7 @@ import transformers
 from accelera import capture, estimate, plan_offload
 from accelera.capture import peak_live_bytes
 
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -20,7 +20,7 @@ TEXT = {
     "num_key_value_heads": 2,
     "vocab_size": 500,
 }
-VISION = {
+VISION: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,

@@ -54,7 +54,7 @@ def make_module(name: str, source: str) -> types.ModuleType:
     return module
 
 
-SHOP = make_module(
+SHOP: Any = make_module(
     "shop_of_programs",
     "LIMITS = {'rows': 10}\nPRICES = {}\nclass Tariff:\n    vat = 19\ndef convert(x): return x * 2\n"
     "total = 0\ndef add(x):\n    global total\n    total += x\n    return x\n",
@@ -110,7 +110,7 @@ def registry(run: Run) -> Any:
 
 
 def changed_tasks(run: Run) -> Any:
-    rows = [{"id": task, "tags": []} for task in TASKS]
+    rows: list[Any] = [{"id": task, "tags": []} for task in TASKS]
     run(lambda row: (spin(row["id"]), row["tags"].append(1)), rows)
     return [len(row["tags"]) for row in rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def two_nodes(**of_the_second: Any) -> Iterator[LocalCluster]:
         patch.setenv("RAY_AUTH_MODE", "disabled")  # or it hangs on a file in the home of whoever runs this
         cluster = LocalCluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**SMALL, **of_the_second)
-        ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
         yield cluster
         ray.shutdown()
         cluster.shutdown()

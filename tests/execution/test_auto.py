@@ -13,13 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.errors import DeviceError, SettingError, TaskTooLargeError, UnknownNameError
-from accelera.execution import (
-    Decision,
-    ExecutionStrategy,
-    HardwareCapabilities,
-    StrategyManager,
-    WorkloadProfile,
-)
+from accelera.execution import ExecutionStrategy, HardwareCapabilities, StrategyManager, WorkloadProfile
+from accelera.execution._internal import Decision
 from accelera.execution.executors.device import default_gpu
 from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
 from accelera.execution.strategy.strategy import default_strategy

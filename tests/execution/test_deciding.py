@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from accelera.execution import (
     AutoCpuExecutor,
-    Decision,
     ExecutionStrategy,
     Observer,
     SimulatedExecutor,
@@ -25,6 +24,7 @@ from accelera.execution import (
     selector,
 )
 from accelera.execution import selector as deciding_module
+from accelera.execution._internal import Decision
 from accelera.execution.selector import GpuMemoryGauge, StrategySelector
 from accelera.execution.strategy.cost_model import DecisionInputs, cached_choice, choose_strategy
 from accelera.execution.strategy.history import (
@@ -395,8 +395,8 @@ def test_every_task_is_handed_out_whatever_the_pace_is_and_was_thought_to_be(
                 offer = sharing.offer(side, taker, 50, left, now_s, done.__getitem__)
                 if offer.found is not None:
                     at[taker] = (now_s + dice.uniform(1e-4, 1.0), *offer.found)
-        taker = min(at, key=lambda each: at[each][0]) if at else None
-        if taker is None:
+        earliest = min(at, key=lambda each: at[each][0]) if at else None
+        if earliest is None:
             now_s += 0.05
             continue
         now_s, start, stop = at.pop(taker)

@@ -66,7 +66,8 @@ def test_what_a_task_raises_comes_in_its_place(manager: StrategyManager) -> None
     with pytest.raises(ZeroDivisionError) as caught:
         next(outputs)
     assert "task 1 on cpu" in getattr(caught.value, "__notes__", ["task 1 on cpu"])
-    collected = list(manager.starmap(operator.truediv, [(1, 1), (1, 0), 7], on_error="collect"))
+    arguments: list[Any] = [(1, 1), (1, 0), 7]
+    collected = list(manager.starmap(operator.truediv, arguments, on_error="collect"))
     assert collected[0] == 1
     assert [type(each.error) for each in collected[1:]] == [ZeroDivisionError, TypeError]
     assert list(manager.map(operator.truediv, [1, 1, 1], [1, 0, 2], on_error="skip")) == [1, 0.5]
@@ -148,7 +149,7 @@ def test_tasks_of_a_stream_that_are_lost_run_again_only_where_they_may(rerun: An
 
     gpu = FakeGpu(faults={0: sticky}, before_fault=0.5)
     manager = StrategyManager(ThreadsExecutor(2), gpu, ExecutionStrategy.GpuOnly, learn=False)
-    outputs = list(manager.map(noted, range(40), rerun=rerun, on_error="collect"))
+    outputs: list[Any] = list(manager.map(noted, range(40), rerun=rerun, on_error="collect"))
     lost = [output for output in outputs if isinstance(output, TaskFailure)]
     if rerun == "never":
         assert lost

@@ -137,7 +137,7 @@ def test_what_cannot_be_called_is_no_function() -> None:
     with pytest.raises(TypeError, match=r"\[kernel\] 5"):
         kernel(5)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"\[gpu_batch\] 5"):
-        kernel(abs).gpu_batch(5)  # type: ignore[arg-type]
+        kernel(abs).gpu_batch(5)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("make", [ThreadsExecutor, ProcessesExecutor])

@@ -138,7 +138,7 @@ def test_gradients_are_averaged_where_any_rank_has_one(
     model[0].weight.grad = torch.ones(2, 2)
     rank = Train(ranks=2).rank(tmp_path)
     rank.average_gradients(model)
-    weights = [each.grad for each in model.parameters()]
+    weights: list[Any] = [each.grad for each in model.parameters()]
     assert torch.equal(weights[0], torch.full((2, 2), 2.0))
     assert torch.equal(weights[1], torch.full((2,), 1.5))
     assert torch.equal(weights[2], torch.full((2, 2), 1.5))
@@ -177,7 +177,7 @@ def test_buckets_are_the_same_for_any_layout_and_what_is_made_of_them_is_put_bac
 
 
 def test_offloaded_weights_in_several_blocks_are_seen_in_buckets() -> None:
-    model = accelera.offload(nn.Linear(1024, 1024), "24MiB")
+    model: Any = accelera.offload(nn.Linear(1024, 1024), "24MiB")
     assert len(model.weight.blocks) > 1
     before = model.weight.materialized()
     for bucket in in_buckets(model.parameters(), write=True, bucket_bytes=3 << 18):

@@ -150,7 +150,8 @@ def test_started_agent_resets_the_pauses(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_agent_that_raises_is_refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    raised = ray.exceptions.RayActorError(None, "no such device", actor_init_failed=True)
+    no_cause: Any = None
+    raised = ray.exceptions.RayActorError(no_cause, "no such device", actor_init_failed=True)
     simulated = SimulatedRay({"a": [raised]})
     agents = agents_of(simulated, monkeypatch)
     for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_streams_survive_their_devices_and_their_callers(part: int, monkeypatch:
 
         queue = Queue()
         manager = StrategyManager(cpu, gpu, dice.choice(STRATEGIES), learn=False, observers=[queue])
-        ordered, on_error = dice.random() < 0.5, dice.choice(["collect", "skip"])
+        ordered = dice.random() < 0.5
+        on_error: Any = dice.choice(["collect", "skip"])
         window = dice.choice([1, 2, 7, 64, None, "1KiB", "1MiB"])
         stream = manager.stream(
             dice.choice(sources(count)), negative, ordered=ordered, window=window, on_error=on_error
@@ -77,6 +79,7 @@ def test_streams_survive_their_devices_and_their_callers(part: int, monkeypatch:
         assert not ordered or indices == sorted(indices), seed
         expected = set(range(count)) - (bad if on_error == "skip" else set())
         assert set(indices) == expected or len(indices) == left_at, seed
+        output: Any
         for index, output in pairs:
             failed = isinstance(output, TaskFailure)
             assert output.index == index in bad if failed else output == -index, seed

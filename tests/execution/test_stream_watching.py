@@ -15,7 +15,6 @@ from opentelemetry import trace
 from prometheus_client import CollectorRegistry
 
 from accelera.execution import (
-    Decision,
     ExecutionStrategy,
     Observer,
     OpenTelemetryObserver,
@@ -25,7 +24,7 @@ from accelera.execution import (
     ThreadsExecutor,
     WorkloadProfile,
 )
-from accelera.execution._internal import StreamReport
+from accelera.execution._internal import Decision, StreamReport
 from accelera.execution.observability.telemetry import MOST_ERRORS, Telemetry
 from accelera.execution.strategy.history import shared_history
 from accelera.execution.streaming.stream import SAMPLES_AT_ONCE
@@ -172,7 +171,7 @@ def test_a_gpu_that_always_fails_is_remembered_by_a_few_errors(recorder: Recorde
         ThreadsExecutor(1), FakeGpu(faults=lambda call: sticky()), GPU_ONLY, observers=[recorder], learn=False
     )
     watches: list[Telemetry] = []
-    manager._totals.count = lambda watch, failed: watches.append(watch)  # type: ignore[method-assign]
+    manager._totals.count = lambda watch, failed: watches.append(watch)  # type: ignore[assignment]
     assert len(list(manager.stream(range(500), square, window=8))) == 500
     report = recorder.report
     assert report.fallback_occurred

@@ -15,7 +15,6 @@ import pytest
 from accelera._logs import configure_logging
 from accelera.errors import DeviceError, SettingError
 from accelera.execution import (
-    Decision,
     ExecutionResult,
     ExecutionStrategy,
     HardwareCapabilities,
@@ -23,6 +22,7 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
+from accelera.execution._internal import Decision
 from accelera.execution.faults.breaker import Breaker
 from accelera.execution.faults.classify import FailureKind
 from accelera.execution.observability.telemetry import WINDOW, FallbackRate

@@ -51,12 +51,14 @@ class BatchError(Exception):
 
 
 class LineGroup(ExceptionGroup):
+    line: int
+
     def __new__(cls, errors: Any, line: int) -> LineGroup:
         group = super().__new__(cls, f"line {line}", errors)
         group.line = line
         return group
 
-    def derive(self, excs: Any) -> LineGroup:
+    def derive(self, excs: Any) -> Any:
         return LineGroup(excs, self.line)
 
 

@@ -89,7 +89,7 @@ def _hdf5(**options: Any) -> bytes:
     return _file(write, ".h5")
 
 
-def _zarr(version: int, **options: Any) -> bytes:
+def _zarr(version: Any, **options: Any) -> bytes:
     import zarr
 
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def _zarr(version: int, **options: Any) -> bytes:
         return _joined(Path(folder, metadata).read_bytes(), Path(folder, chunk).read_bytes())
 
 
-def _zarr_group(version: int) -> bytes:
+def _zarr_group(version: Any) -> bytes:
     import zarr
 
     with tempfile.TemporaryDirectory() as folder:
@@ -234,6 +234,8 @@ def tensora_seeds() -> Seeds:
         "tensora_checkpoint_signed": {"training": unsigned},
         "tensora_model_config": {"gpt2": _json(gpt2), "llama": _json(llama)},
     }
+    kind: Any
+    made: Any
     for name, config, kind, made in (
         ("tensora_gpt2", gpt2, models.GPT2, models.GPT2Config),
         ("tensora_llama", llama, models.Llama, models.LlamaConfig),

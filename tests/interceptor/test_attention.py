@@ -132,7 +132,7 @@ def test_gradients_lie_as_torch_has_them(case: Case) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_short_types_are_computed_in_single_precision(dtype: torch.dtype) -> None:
     query, key, value = operands(dtype=dtype)
-    exact = [each.detach().double().requires_grad_() for each in (query, key, value)]
+    exact: Any = [each.detach().double().requires_grad_() for each in (query, key, value)]
     grad = torch.randn(query.shape, dtype=dtype)
     found = bounded_attention(query, key, value, scratch_bytes=2000)
     expected = functional.scaled_dot_product_attention(*exact)
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_left_to_torch(change: dict[str, Any]) -> None:
     assert align(**{**fits, **change}) is None
 
 
-def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def operands(dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
     return [torch.randn(2, 40, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
 

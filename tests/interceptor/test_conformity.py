@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64)
-TOLERANCES: dict[str, Any] = {
+TOLERANCES: dict[torch.dtype, dict[str, Any]] = {
     torch.float64: {"rtol": 1e-7, "atol": 1e-7},
     torch.float32: {"rtol": 1e-4, "atol": 1e-4},
     torch.complex64: {"rtol": 1e-4, "atol": 1e-4},

@@ -104,7 +104,7 @@ def test_compiled_while_intercepted() -> None:
 
 def test_vmap_and_derivatives_by_transformation() -> None:
     model, x = model_and_input()
-    weights = dict(model.named_parameters())
+    weights: dict[str, torch.Tensor] = dict(model.named_parameters())
 
     def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(model, weights, (x[None],)).square().sum()

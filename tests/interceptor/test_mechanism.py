@@ -97,7 +97,7 @@ def test_small_calls_never_reach_python(calls: list[str]) -> None:
         ("exp.out", lambda: torch.exp(torch.zeros(10), out=torch.empty(0)), 20),
         (
             "scaled_dot_product_attention",
-            lambda: torch.nn.functional.scaled_dot_product_attention(*[torch.zeros(2, 8, 4)] * 3),
+            lambda: torch.nn.functional.scaled_dot_product_attention(*(3 * (torch.zeros(2, 8, 4),))),
             3 * 64 + 64 + 2 * 8 * 8,
         ),
     ],
@@ -173,6 +173,7 @@ def test_backward_is_caught(calls: list[str]) -> None:
     a, b = matrix(grad=True), matrix(grad=True)
     torch.mm(a, b).sum().backward()
     assert calls == ["mm", "mm", "mm"]
+    assert a.grad is not None
     assert torch.equal(a.grad, torch.ones(6, 6, dtype=torch.float64) @ b.detach().T)
 
 
@@ -286,6 +287,7 @@ def test_a_handler_above_autograd_has_its_products_looked_at() -> None:
     (a @ matrix()).sum().backward()
     hooks.disarm()
     assert heard == ["matmul", "mm", "mm"]
+    assert a.grad is not None
     assert torch.equal(a.grad, 2 * torch.ones(6, 6, dtype=torch.float64) @ matrix().T)
 
 
@@ -395,7 +397,7 @@ def _arguments(schema: Any) -> tuple[list[Any], dict[str, Any]]:
     packet = schema.name.removeprefix("aten::").rstrip("_")
     stacked = ("bmm", "baddbmm", "_native_multi_head_attention")
     first = (2, 3, 3) if packet in stacked else {"dot": (3,)}.get(packet, (3, 3))
-    shapes = {"vec": (3,), "tensor": (3,)} | ({"self": (3,)} if packet == "addmv" else {})
+    shapes: dict[str, Any] = {"vec": (3,), "tensor": (3,)} | ({"self": (3,)} if packet == "addmv" else {})
     shapes |= {"qkv_weight": (9, 3), "qkv_bias": (9,), "proj_weight": (3, 3), "proj_bias": (3,)}
     number = 3 if packet == "_native_multi_head_attention" else 1
     values = {"ScalarType": torch.float32, "int": number, "bool": False, "number": 2, "Optional[str]": None}

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("way", [shim, stable])
-def test_a_broken_library_is_refused(way: object, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broken_library_is_refused(way: Any, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no library")
     fresh.setattr(way, f"{way.__name__.rpartition('.')[2]}_path", lambda: broken)

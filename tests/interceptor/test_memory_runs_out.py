@@ -310,7 +310,8 @@ def test_no_memory_for_the_result_is_torchs_own_error(monkeypatch: pytest.Monkey
 
 def test_a_failed_attempt_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(30, 40)
-    known, failed = elementwise.original, []
+    known = elementwise.original
+    failed: list[weakref.ref[Any]] = []
 
     def original(name: str) -> Callable[..., Any]:
         kernel = known(name)

@@ -79,12 +79,12 @@ def test_types(dtype: torch.dtype) -> None:
 
 def test_query_key_and_value_of_their_own(each_tier: str) -> None:
     layer = module()
-    tensors = [torch.randn(BATCH, ROWS, WIDTH) for _ in range(3)]
-    weights = (layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias)
+    tensors: Any = [torch.randn(BATCH, ROWS, WIDTH) for _ in range(3)]
+    weights: Any = (layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias)
 
     def call() -> Any:
         with torch.inference_mode():
-            return torch._native_multi_head_attention(*tensors, WIDTH, HEADS, *weights)
+            return torch._native_multi_head_attention(*(*tensors, WIDTH, HEADS, *weights))
 
     expected = call()
     with counted() as seen, forced("chunked", TILE_BYTES):

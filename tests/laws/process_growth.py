@@ -78,8 +78,8 @@ def many_h5(path: Path, rows: np.ndarray) -> Any:
     return acc.concatenate(names)
 
 
-def mapped(mode: str) -> Callable[[Path, np.ndarray], Any]:
-    return lambda path, rows: np.load(npy(path, rows), mmap_mode=mode)  # type: ignore[call-overload]
+def mapped(mode: Any) -> Callable[[Path, np.ndarray], Any]:
+    return lambda path, rows: np.load(npy(path, rows), mmap_mode=mode)
 
 
 def mapped_matrix(path: Path, rows: np.ndarray) -> Any:

@@ -71,7 +71,7 @@ some_steps = st.lists(
 def test_any_uses(parts: Any, sizes: list[int], room: int, window: int, policy: str) -> None:
     """Loops that change into others, with writes and frees."""
     sizes = [size * BLOCK_BYTES for size in sizes]
-    options = {"policy": policy, "prefetch_bytes": window * BLOCK_BYTES}
+    options: dict[str, Any] = {"policy": policy, "prefetch_bytes": window * BLOCK_BYTES}
     run = Run(sizes, room * BLOCK_BYTES, **options)
     paper = Paper(sizes, room * BLOCK_BYTES, **options)
     try:

@@ -21,7 +21,8 @@ from accelera.plan._internal import Eviction
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge
 from accelera.simulator import simulate
 from accelera.stores import open_store
-from accelera.trace import Access, Kind, Trace, TraceLog, read_trace, write_trace
+from accelera.trace import Kind, Trace, TraceLog, read_trace, write_trace
+from accelera.trace._internal import Access
 from tests.matmul.interrupted import StopAfter, grid
 from tests.matmul.products import PLACES, ROOMY, assert_as_planned, cpu, in_npy, run, values
 from tests.operations.running import smallest_budget
@@ -294,7 +295,7 @@ def test_a_log_keeps_the_latest_run(tmp_path: Path) -> None:
     assert set(again.kind.tolist()) <= {Kind.READ, Kind.WRITE, Kind.RELEASE, Kind.SAVE, Kind.FREE}
 
 
-PINNED = {
+PINNED: Any = {
     "product": lambda at: (matmul, (open_store(at / "a.npy"), open_store(at / "b.npy"), at / "out.npy")),
     "thin product": lambda at: (
         matmul,

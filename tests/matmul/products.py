@@ -12,7 +12,8 @@ import numpy as np
 from accelera.devices import Device, get_device
 from accelera.engine import RunReport
 from accelera.errors import BudgetExceededError
-from accelera.stores import Store, create_store, open_store
+from accelera.stores import Store, open_store
+from accelera.stores._internal import create_store
 from tests.planned import matmul
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

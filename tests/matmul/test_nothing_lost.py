@@ -19,7 +19,8 @@ import pytest
 from accelera.engine import Progress, RunObserver, RunReport
 from accelera.engine._internal import journal_path, read_journal
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
-from accelera.stores import Store, create_store, open_store
+from accelera.stores import Store, open_store
+from accelera.stores._internal import create_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left
 from tests.matmul.products import (
     PLACES,
@@ -50,7 +51,9 @@ class Case:
     def __init__(self, folder: Path, place: str = "npy", dtype: Any = "f4") -> None:
         self.a, self.b = values((EDGE, EDGE), dtype), values((EDGE, EDGE), dtype, 1)
         self.place, self.dtype = place, np.dtype(dtype)
-        self.stores = tuple(PLACES[place](folder / name, x) for name, x in (("a", self.a), ("b", self.b)))
+        self.stores: Any = tuple(
+            PLACES[place](folder / name, x) for name, x in (("a", self.a), ("b", self.b))
+        )
         self.out = folder / f"c{SUFFIXES[place]}"
         self.partial = self.out.with_name(self.out.name + ".partial")
         self.journal = journal_path(self.out)
@@ -59,7 +62,7 @@ class Case:
         budget_bytes = options.pop("budget_bytes", ROOMY)
         options = {"tiles": TILES, **options}
         target = self.out if out is None else out
-        return matmul(*self.stores, target, device=cpu(), budget_bytes=budget_bytes, **options)[1]
+        return matmul(self.stores[0], self.stores[1], target, device=cpu(), budget_bytes=budget_bytes, **options)[1]
 
     def interrupt(self, tiles: int = 4, error: BaseException | None = None) -> None:
         error = error or KeyboardInterrupt()
@@ -306,9 +309,10 @@ class TestResuming:
         case.interrupt()
         before = snapshot(tmp_path)
         a, b = case.stores
+        stores: Any
         for stores in ((a[:50], b), (a, b[:, :50]), (a[:, :7], b[:7]), (a[:0], b)):
             with pytest.raises(StoreError, match="another run"):
-                matmul(*stores, case.out, device=cpu(), budget_bytes=ROOMY, resume=True)
+                matmul(stores[0], stores[1], case.out, device=cpu(), budget_bytes=ROOMY, resume=True)
             assert snapshot(tmp_path) == before
         case.run(resume=True)
         assert_close(case.result(), case.a, case.b)
@@ -358,7 +362,7 @@ class TestResuming:
         assert case.left() == {case.out.name}
         assert_close(case.result(), case.a, case.b)
         with pytest.raises(StoreError, match="only results in files"):
-            matmul(*case.stores, None, device=cpu(), budget_bytes=ROOMY, resume=True)
+            matmul(case.stores[0], case.stores[1], None, device=cpu(), budget_bytes=ROOMY, resume=True)
 
     def test_without_resume_a_run_starts_again(self, tmp_path: Path) -> None:
         case = Case(tmp_path)

@@ -290,12 +290,12 @@ def test_any_product_just_above_the_least_budget(
 ) -> None:
     a, b, extra_bytes = problem
     folder = tmp_path_factory.mktemp("any")
-    stores = [
+    stores: Any = [
         PLACES["npy-f" if turned else "npy"](folder / name, array)
         for name, array, turned in (("a", a, turn_a), ("b", b, turn_b))
     ]
     out = folder / "c.npy"
-    _, report = run(*stores, out, extra_bytes, prefetch=prefetch, readers=readers)
+    _, report = run(stores[0], stores[1], out, extra_bytes, prefetch=prefetch, readers=readers)
     assert_close(np.load(out) if a.dtype != BFLOAT16 else np.load(out).view(BFLOAT16), a, b)
     assert_as_planned(report)
 

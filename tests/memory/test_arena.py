@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +46,9 @@ def tensor_in(arena: Arena, nbytes: int) -> torch.Tensor:
 def test_blocks_are_apart_and_pages_within_the_limit(steps: list[tuple[str, int]]) -> None:
     arena = Arena(LIMIT)
     alive: list[tuple[str, np.ndarray | torch.Tensor, int]] = []
+    memory: Any
+    tensor: Any
+    slab: Any
     for number, (what, value) in enumerate(steps):
         taken = {kind: sum(len(each) for k, each, _ in alive if k == kind) for kind in ("tensor", "slab")}
         fits = sum(taken.values()) + value <= LIMIT
@@ -84,7 +88,7 @@ def test_blocks_are_apart_and_pages_within_the_limit(steps: list[tuple[str, int]
 @pytest.mark.parametrize("last", ["tensor", "slab", "arena"])
 def test_memory_goes_back_with_the_last_of_what_was_taken_from_it(last: str) -> None:
     """An arena whose owner is gone lives on for what is left of it, and not longer."""
-    arena: Arena | None = Arena(64 << 20)
+    arena: Any = Arena(64 << 20)
     tensor: torch.Tensor | None = tensor_in(arena, 16 << 20).fill_(1)
     arena.commit(32 << 20)
     slab: np.ndarray | None = arena.slab(32 << 20)

@@ -109,20 +109,23 @@ def test_operands_may_be_read_only_but_the_result_not() -> None:
 )
 def test_one_integer_dtype(dtypes: tuple[str, str, str], error: type[Exception]) -> None:
     with pytest.raises(error, match="igemm"):
-        _native.igemm(*(np.ones((2, 2), d) for d in dtypes), False)
+        a, b, c = (np.ones((2, 2), d) for d in dtypes)
+        _native.igemm(a, b, c, False)
 
 
 @pytest.mark.parametrize("others", [((2, 3), (2, 3)), ((3, 2), (3, 2)), ((3, 4), (2, 3))])
 def test_shapes_that_do_not_fit_are_named(others: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match=r"\[igemm\].*\(2, 3\) @ \([23], [234]\)"):
-        _native.igemm(*(np.ones(s, np.int64) for s in ((2, 3), *others)), False)
+        a, b, c = (np.ones(s, np.int64) for s in ((2, 3), *others))
+        _native.igemm(a, b, c, False)
 
 
 def test_lists_and_vectors_are_refused() -> None:
     with pytest.raises(TypeError):
         _native.igemm([[1]], [[1]], [[1]], False)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        _native.igemm(*3 * [np.ones(2, np.int32)], False)
+        a = np.ones(2, np.int32)
+        _native.igemm(a, a, a, False)
 
 
 def test_workspace_is_what_the_largest_blocks_need() -> None:
@@ -174,11 +177,11 @@ def test_cuda_computes_more_columns_than_one_launch_takes(turned: bool) -> None:
     right = torch.arange(depth * columns, device="cuda").remainder(251).to(torch.uint8).view(depth, columns)
     result = torch.zeros(columns, rows, dtype=torch.uint8, device="cuda").T if turned else None
     result = torch.zeros(rows, columns, dtype=torch.uint8, device="cuda") if result is None else result
-    strides = (left.stride(), right.stride(), result.stride())
+    strides: Any = (left.stride(), right.stride(), result.stride())
     pointers = (left.data_ptr(), right.data_ptr(), result.data_ptr())
     stream = torch.cuda.current_stream().cuda_stream
-    _native.igemm_cuda(*pointers, rows, columns, depth, *strides, 1, False, stream)
-    expected = sum(left[:, d, None].int() * right[None, d].int() for d in range(depth)) % 256
+    _native.igemm_cuda(*pointers, rows, columns, depth, strides[0], strides[1], strides[2], 1, False, stream)
+    expected: Any = sum(left[:, d, None].int() * right[None, d].int() for d in range(depth)) % 256
     assert torch.equal(result.int(), expected)
 
 
@@ -195,8 +198,10 @@ def test_cuda_agrees_with_numpy(dtype: str, shape: tuple[int, int, int], accumul
     x, y, z = (torch.from_numpy(t).cuda() for t in (a, b, c))
     y = y.T
     stream = torch.cuda.current_stream().cuda_stream
-    strides = (x.stride(), y.stride(), z.stride())
+    strides: Any = (x.stride(), y.stride(), z.stride())
     pointers = (x.data_ptr(), y.data_ptr(), z.data_ptr())
-    _native.igemm_cuda(*pointers, m, n, k, *strides, x.element_size(), accumulate, stream)
+    _native.igemm_cuda(
+        *pointers, m, n, k, strides[0], strides[1], strides[2], x.element_size(), accumulate, stream
+    )
     expected = c + a @ b.T if accumulate else a @ b.T
     np.testing.assert_array_equal(z.cpu().numpy(), expected)

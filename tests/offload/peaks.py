@@ -75,7 +75,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     _passes(warm, torch.randn(4, 64), job["train"], 1)
     model, inputs = KINDS[job["kind"]](job["rows"])
     weights_bytes = sum(each.nbytes for each in model.parameters())
-    given = {"inputs": inputs} if job.get("planned", True) else {}
+    given: dict[str, Any] = {"inputs": inputs} if job.get("planned", True) else {}
     offload(model.train(job["train"]), job["budget"], **given)
     gc.collect()
     before = process_memory()

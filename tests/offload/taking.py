@@ -17,11 +17,11 @@ def taken(model: nn.Module, cache: Any, activations: str = "keep") -> nn.Module:
     """Return a copy of ``model`` that trains with its weights in ``cache``."""
     model = copy.deepcopy(model)
     swap_in(model, cache)
-    model.training_hooks = Training(model, cache, activations)
+    model.training_hooks = Training(model, cache, activations)  # type: ignore[assignment]
     return model
 
 
-def assert_same_weights(model: nn.Module, other: nn.Module, **tolerance: float) -> None:
+def assert_same_weights(model: nn.Module, other: nn.Module, **tolerance: Any) -> None:
     """Compare the parameters of two models, one of which may be offloaded."""
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(

@@ -72,7 +72,7 @@ def chain(*, planned: bool = True, offload: bool = True) -> nn.Module:
     """Return layers whose states exceed the budget, in training mode."""
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
-    inputs = {"inputs": torch.randn(ROWS, WIDTH)} if planned else {}
+    inputs: dict[str, Any] = {"inputs": torch.randn(ROWS, WIDTH)} if planned else {}
     return accelera.offload(layers, BUDGET_BYTES, **inputs) if offload else layers
 
 
@@ -95,7 +95,8 @@ def fit(model: nn.Module, callback: Any, folder: Path) -> lightning.Trainer:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    batches = torch.utils.data.DataLoader(torch.randn(ROWS * STEPS, WIDTH), ROWS)
+    dataset: Any = torch.randn(ROWS * STEPS, WIDTH)
+    batches = torch.utils.data.DataLoader(dataset, ROWS)
     trainer.fit(Regression(model), batches)
     return trainer
 

@@ -96,7 +96,7 @@ def test_a_weight_in_several_blocks(tmp_path: Path) -> None:
     folder = stored(plain, tmp_path / "model")
     with pytest.raises(BudgetExceededError) as refused:
         offload_checkpoint(folder, build, budget="600KB")
-    model = offload_checkpoint(folder, build, budget=refused.value.needed_bytes)
+    model: Any = offload_checkpoint(folder, build, budget=refused.value.needed_bytes)
     assert len(model.words.weight.blocks) > 1
     assert torch.equal(model.words.weight.materialized(), plain.words.weight)
 
@@ -193,12 +193,12 @@ def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, An
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     if request.param == "gpt2":
-        sizes = {"n_layer": 2, "n_embd": 192, "n_head": 4}
+        sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 192, "n_head": 4}
         config = transformers.GPT2Config(vocab_size=WORDS, bos_token_id=0, eos_token_id=0, **sizes)
-        model = transformers.GPT2LMHeadModel(config)
+        model: Any = transformers.GPT2LMHeadModel(config)
     else:
         sizes = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 2}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=WORDS, **sizes, **heads))
     model.save_pretrained(tmp_path / "saved", max_shard_size="1MB")
     assert len(list((tmp_path / "saved").glob("*.safetensors"))) > 1

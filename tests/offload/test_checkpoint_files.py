@@ -139,7 +139,7 @@ def test_an_element_type_that_torch_lacks_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_skeleton_has_no_weights_and_real_buffers() -> None:
-    skeleton = skeleton_of(Tied, torch.float64)
+    skeleton: Any = skeleton_of(Tied, torch.float64)
     assert all(each.is_meta for each in skeleton.parameters())
     assert skeleton.embed.weight is skeleton.head.weight
     assert skeleton.embed.weight.dtype == torch.float64

@@ -51,7 +51,7 @@ def test_a_closed_handle_still_reports_and_closes() -> None:
 
 
 def test_a_model_that_a_graph_holds_is_refused_whole() -> None:
-    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+    model: Any = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
     result = model[1](torch.ones(2, 256, requires_grad=True)).square().sum()
     held = model[1].weight.expand_as(model[1].weight)
     with pytest.raises(DeviceError, match=r"1\.weight.*held by a graph"):

@@ -19,7 +19,7 @@ WIDTH = 500
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def _weight_norm(layer: nn.Linear, dim: int | None) -> Any:
+def _weight_norm(layer: nn.Linear, dim: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return nn.utils.weight_norm(layer, dim=dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -12,12 +14,12 @@ from accelera import offload
 
 def mixtral(dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
     config = transformers.MixtralConfig(
         hidden_size=64, intermediate_size=128, num_hidden_layers=2, vocab_size=128, **heads
     )
-    model: nn.Module = transformers.MixtralForCausalLM(config).to(dtype)
-    return model
+    model: Any = transformers.MixtralForCausalLM(config)
+    return model.to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 import copy
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ from tests.offload.pools import values
 from tests.offload.simple_cache import SimpleCache
 from tests.offload.taking import assert_same_weights, taken
 
-Make = Callable[[object], optim.Optimizer]
+Make = Callable[[Any], optim.Optimizer]
 
 OPTIMIZERS: dict[str, Make] = {
     "SGD": lambda weights: optim.SGD(weights, 0.1),
@@ -60,13 +61,13 @@ def network() -> nn.Module:
 
 
 def train(model: nn.Module, optimizer: optim.Optimizer, steps: int = 3) -> list[float]:
-    def closure() -> torch.Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         loss = F.mse_loss(model(X), X)
         loss.backward()
         return loss
 
-    return [optimizer.step(closure).item() for _ in range(steps)]
+    return [float(optimizer.step(closure)) for _ in range(steps)]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)

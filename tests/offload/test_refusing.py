@@ -12,7 +12,7 @@ from accelera import BudgetExceededError, UnknownNameError
 
 def test_what_is_no_module_is_named():
     with pytest.raises(TypeError, match=r"\[offload\] a NoneType is no torch.nn.Module"):
-        accelera.offload(None, "64MiB")
+        accelera.offload(None, "64MiB")  # type: ignore[type-var]
 
 
 def test_a_device_that_is_none_is_refused():

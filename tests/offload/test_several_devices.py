@@ -363,7 +363,7 @@ def test_gpt2_generates_and_trains_the_same() -> None:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1000, "n_positions": 64}
+    sizes: dict[str, Any] = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1000, "n_positions": 64}
     plain = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
     model = over_two(copy.deepcopy(plain))
     assert model.lm_head.weight is model.transformer.wte.weight

@@ -89,7 +89,7 @@ def test_types(dtype: torch.dtype) -> None:
 def test_conjugated_and_negative_views_of_several_blocks() -> None:
     torch.manual_seed(0)
     plain = nn.Linear(64, 96, dtype=torch.complex64)
-    models = plain, copy.deepcopy(plain)
+    models: Any = plain, copy.deepcopy(plain)
     swap_in(models[1], BlockCache(96 << 10, OffloadConfig(least_bytes=64, block_bytes=4 << 10)))
     assert len(models[1].weight.blocks) > 1
     x = torch.randn(4, 64).to(torch.complex64)
@@ -137,7 +137,7 @@ def test_tied_weights_stay_one() -> None:
 
 
 def test_parameters_that_share_a_storage_still_do() -> None:
-    model = nn.Linear(32, 32, bias=False)
+    model: Any = nn.Linear(32, 32, bias=False)
     model.turned = nn.Parameter(model.weight.detach().t())
     strides = model.turned.stride()
     swap_in(model, MAKERS["pool"]())

@@ -16,18 +16,25 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def _gpt2() -> Any:
-    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 128, "n_positions": 64}
+    sizes: dict[str, Any] = {"n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 128, "n_positions": 64}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
 
 
 def _llama() -> Any:
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    heads: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, vocab_size=128, **heads)
     return transformers.LlamaForCausalLM(config)
 
 
 def _t5() -> Any:
-    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 128}
+    sizes: dict[str, Any] = {
+        "d_model": 64,
+        "d_kv": 16,
+        "d_ff": 128,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": 128,
+    }
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
 
 
@@ -88,8 +95,13 @@ def test_grouped_experts_train_as_planned(experts: int) -> None:
 
 def _mixtral(experts: int) -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "vocab_size": 128}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": experts}
+    sizes: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "vocab_size": 128,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": experts}
     return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads)).train()
 
 

@@ -58,6 +58,9 @@ class Pictures(nn.Module):
 class Odd(nn.Module):
     """Views that are written to, buffers that change, ``out=``-like fills, weights used outside of layers."""
 
+    count: torch.Tensor
+    average: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(4))

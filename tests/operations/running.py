@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine import Expr, Reduction, RunReport
+from accelera.engine import Expr, RunReport
+from accelera.engine._internal import Reduction
 from accelera.errors import BudgetExceededError
 from accelera.stores import Store
 from tests.matmul.products import assert_as_planned, read_back

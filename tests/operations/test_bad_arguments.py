@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from accelera.engine import MatrixEngine, lazy
 from accelera.errors import AcceleraError, UnknownNameError
-from accelera.stores import create_store, open_store
+from accelera.stores import open_store
+from accelera.stores._internal import create_store
 
 GOOD = np.arange(12.0).reshape(3, 4)
 

@@ -239,7 +239,7 @@ def test_long_expressions_need_few_buffers() -> None:
     from accelera.engine.program import ElementwiseProgram
 
     a = random((10,), "f8")
-    expr = lazy(a)
+    expr: Expr = lazy(a)
     for _ in range(3000):
         expr = expr + 1.0
     assert len(ElementwiseProgram(expr).slot_itemsizes) == 1

@@ -173,7 +173,7 @@ def test_axes_that_are_not_there(axis: Any) -> None:
 
 def test_one_axis_for_positions() -> None:
     with pytest.raises(ShapeError):
-        lazy(np.ones((2, 3))).argmin((0, 1))
+        lazy(np.ones((2, 3))).argmin((0, 1))  # type: ignore[arg-type]
 
 
 def test_bfloat16() -> None:

@@ -90,9 +90,9 @@ def test_products_with_everything(form: str, kind: str, engine: MatrixEngine, tm
     for out in ("out.npy", "out.zarr"):
         found = engine.matmul(s, tmp_path / "right.npy", out=tmp_path / out)
         np.testing.assert_allclose(np.asarray(found), dense @ right, rtol=1e-9)
-    out = np.empty((300, 50))
-    engine.matmul(s, right, out=out)
-    np.testing.assert_allclose(out, dense @ right, rtol=1e-9)
+    array = np.empty((300, 50))
+    engine.matmul(s, right, out=array)
+    np.testing.assert_allclose(array, dense @ right, rtol=1e-9)
 
 
 PROMOTED = [

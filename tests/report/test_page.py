@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from accelera._plotting import format_size
-from accelera._views import WhatIf
 from accelera.report import report_contents, report_page
+from accelera.views import WhatIf
 from tests.charts.views import HOSTILE, NAMES, trace, views
 
 LARGEST = 1_500_000

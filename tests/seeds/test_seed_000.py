@@ -127,7 +127,7 @@ def test_memory_calculation_knows_the_element_size(dtype, needed_bytes):
     seen = []
 
     engine = acc.MemoryEfficientEngine()
-    engine._should_use_fallback = lambda total_memory_gb: seen.append(total_memory_gb)
+    engine._should_use_fallback = lambda total_memory_gb: seen.append(total_memory_gb)  # type: ignore[assignment, return-value]
     product_of(engine, A[:2, :10].astype(dtype), B[:10, :3].astype(dtype))
     assert seen == [needed_bytes / GIB]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def test_the_sample_output_cannot_be() -> None:
     assert latency_ms < misses * 4 * 0.1
 
 
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model_type": "Transformer",
     "num_layers": 12,
     "batch_size": 32,

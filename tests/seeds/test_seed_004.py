@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def test_the_graph_is_recorded_anew_in_each_step() -> None:
         for _ in range(power - 1):
             y = y * x
         y.backward()
+        assert x.grad is not None
         assert x.grad.item() == power * 3.0 ** (power - 1)
 
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -339,7 +340,7 @@ def test_profile_workloads_and_override_the_choice(cpu_bridge):
 
 @pytest.mark.parametrize("fault", ["oom_at", "fail_at", "break_at"])
 def test_fallback_paths_by_simulated_failures(cpu_bridge, fault):
-    gpu_bridge = SimulatedExecutor(**{fault: [1]})
+    gpu_bridge = SimulatedExecutor(**dict[str, Any]({fault: [1]}))
     manager = StrategyManager.with_strategy(cpu_bridge, gpu_bridge, ExecutionStrategy.Hybrid(70, 30))
     result = manager.execute(range(100), process_task)
     assert result.outputs == squares(100)

@@ -26,7 +26,7 @@ def state_at_end(client: TestClient, job: str) -> str:
     return str(state)
 
 
-def reply_to(client: TestClient, path: str, body: Any) -> Response:
+def reply_to(client: TestClient, path: str, body: Any) -> Any:
     """Return the answer or the refusal; ``location`` is the job that was asked, where it was one."""
     query = "&wait=30" if "?" in path else "?wait=30"
     while (reply := client.post(path + query, json=body)).status_code == 202:

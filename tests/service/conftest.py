@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def postgresql() -> Iterator[str]:
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: apt install postgresql")
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     if os.geteuid() == 0:
         try:
@@ -49,7 +50,7 @@ def postgresql() -> Iterator[str]:
             pytest.skip("PostgreSQL refuses to be run by root, and there is no user postgres")
         os.chown(folder, user.pw_uid, user.pw_gid)
         options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    quiet: dict[str, object] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     data = folder / "data"
     subprocess.run(
         [programs / "initdb", "-A", "trust", "-U", "tests", "--no-sync", "-D", data],

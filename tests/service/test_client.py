@@ -20,7 +20,7 @@ from tests.ports import reserved_port
 from tests.service.asking import ENDLESS
 from tests.ui.running import running_service
 
-SEED = {"model_type": "Transformer", "num_layers": 2, "batch_size": 4, "seq_length": 32}
+SEED: dict[str, Any] = {"model_type": "Transformer", "num_layers": 2, "batch_size": 4, "seq_length": 32}
 TOKEN = "a-token-of-the-tests"
 
 

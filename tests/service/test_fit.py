@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 
 from accelera._plotting import format_size
-from accelera._views import (
-    MeasuredTrace,
-    WhatIf,
-    curves_view,
-    fit_view,
-    least_per_unit,
-    presets,
-    timeline_view,
-    ways_view,
-)
 from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.schemas import Workload
 from accelera.service.trace_store import TraceCache
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Trace, write_trace
+from accelera.views import MeasuredTrace, WhatIf, fit_view
+from accelera.views._internal import curves_view, least_per_unit, presets, timeline_view, ways_view
 from tests.service.asking import TestClient, answered, reply_to
 
 SMALL: dict[str, Any] = {"num_layers": 3, "batch_size": 4, "mode": "training", "hidden_size": 128}

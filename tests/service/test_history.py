@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import inspect
 
 from accelera._plotting import format_size
-from accelera._views import policy_label
 from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.database import Database
 from accelera.service.history import summary_of
 from accelera.service.jobs import FAULT, JobQueue, digest_of
+from accelera.views._internal import policy_label
 from tests.service.asking import TestClient, reply_to
 
 RUN = {

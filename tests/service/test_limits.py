@@ -223,7 +223,7 @@ def test_the_token_is_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), TestClient(create_app(settings)) as client:
         for given in (token, token[:-1], token + "x", "", "ä" * 20, "\x00"):
             with contextlib.suppress(UnicodeEncodeError):
-                reply = client.get("/v1/traces", headers={"Authorization": f"Bearer {given}".encode()})
+                reply = client.get("/v1/traces", headers={b"Authorization": f"Bearer {given}".encode()})
                 assert reply.status_code == (200 if given == token else 401)
                 assert token not in reply.text
         assert client.get("/nothing", headers={"Authorization": f"Bearer {token}"}).status_code == 404
@@ -267,7 +267,8 @@ def test_a_full_disk_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     settings = ServiceSettings(workers=0)
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
-        database: Database = client.app.state.database
+        application: Any = client.app
+        database: Database = application.state.database
         with database.engine.connect() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
 

@@ -90,8 +90,8 @@ def test_a_products_plan_is_that_of_real_files(client: TestClient, tmp_path: Pat
     files = [str(tmp_path / f"{name}.npy") for name in shapes]
     engine.plan(*files, out=to, budget=budget)  # the first one measures how fast this machine multiplies
     real = engine.plan(*files, out=to, budget=budget)
-    paper = [Placeholder(name.upper(), shape, "float32") for name, shape in shapes.items()]
-    assert engine.plan(*paper, out=to, budget=budget).to_dict() == real.to_dict()
+    paper: list[Any] = [Placeholder(name.upper(), shape, "float32") for name, shape in shapes.items()]
+    assert engine.plan(paper[0], paper[1], out=to, budget=budget).to_dict() == real.to_dict()
     found = answered(client, "/v1/plan", {"kind": "matmul", **shapes, "budget": budget, "out": out})
     assert found["fits"]
     plan = found[
@@ -264,7 +264,10 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelera.service.model_work import _config_file
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with _config_file(Estimating(config=TINY), lambda *_: None), pytest.raises(OfflineModeIsEnabled):
+    with (
+        _config_file(Estimating.model_validate({"config": TINY}), lambda *_: None),
+        pytest.raises(OfflineModeIsEnabled),
+    ):
         huggingface_hub.model_info("gpt2")
 
 

@@ -17,7 +17,7 @@ from accelera.simulator import (
 )
 from tests.service.asking import TestClient
 
-SEED = {
+SEED: dict[str, Any] = {
     "model_type": "Transformer",
     "num_layers": 12,
     "batch_size": 32,

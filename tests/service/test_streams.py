@@ -65,7 +65,7 @@ def test_the_stream_of_a_job_is_read_to_its_end_and_taken_up_again(client: TestC
     assert [each["id"] for each in events(later.text)] == [str(last)]
     assert client.get(f"{job}/events", headers={"Last-Event-ID": str(last)}).status_code == 204
     for odd in ("\u00b2", "-1", "x", "9" * 5000, ""):
-        again = client.get(f"{job}/events", headers={"Last-Event-ID": odd.encode("latin-1")})
+        again = client.get(f"{job}/events", headers={b"Last-Event-ID": odd.encode("latin-1")})
         assert again.status_code in (200, 431), odd[:10]
 
 

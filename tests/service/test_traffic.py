@@ -79,7 +79,7 @@ def test_a_caller_may_ask_so_often_a_minute(one_minute: None) -> None:
 
 def test_only_other_machines_are_limited_by_default() -> None:
     assert ServiceSettings().requests_per_minute == 0
-    remote = {"host": "0.0.0.0", "token": TOKEN}
+    remote: dict[str, Any] = {"host": "0.0.0.0", "token": TOKEN}
     assert ServiceSettings(**remote).requests_per_minute == REMOTE_RATE
     assert ServiceSettings(**remote, limits=ServiceLimits(requests_per_minute=0)).requests_per_minute == 0
 

@@ -48,7 +48,13 @@ def client(scratch: Path) -> Iterator[TestClient]:
         yield found
 
 
-def sent(client: TestClient, upload: Upload) -> Response:
+def parser_of(client: TestClient) -> Any:
+    """Return the parser of uploads of the service, an ``UploadParser``."""
+    application: Any = client.app
+    return application.state.parser
+
+
+def sent(client: TestClient, upload: Upload) -> Any:
     return client.post("/v1/traces", params={"name": upload.name}, content=upload.content)
 
 
@@ -120,10 +126,10 @@ def test_no_broken_upload_is_answered_with_500_or_costs_anything(
 @pytest.mark.parametrize(("name", "make"), [*bombs()], ids=lambda each: each if isinstance(each, str) else "")
 def test_a_bomb_costs_its_child_and_not_the_service(client: TestClient, name: str, make: Any) -> None:
     upload = make()
-    parser = client.app.state.parser.pid
+    parser = parser_of(client).pid
     with health_asked(client):
         check(client, upload)
-    assert client.app.state.parser.pid == parser, "it forks, and is not harmed"
+    assert parser_of(client).pid == parser, "it forks, and is not harmed"
     digest = sent(client, Upload("good.parquet", good()[".parquet"])).json()["digest"]
     assert client.get(f"/v1/traces/{digest}").status_code == 200
 
@@ -146,7 +152,7 @@ def test_health_is_answered_while_an_upload_is_read(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read until health has been answered: its parser is held."""
-    parser: UploadParser = client.app.state.parser
+    parser: UploadParser = parser_of(client)
     begun, parse = threading.Event(), parser.parse
 
     def noted(*arguments: Any) -> Any:
@@ -156,6 +162,7 @@ def test_health_is_answered_while_an_upload_is_read(
     monkeypatch.setattr(parser, "parse", noted)
     parser.start()
     held = parser.pid
+    assert held is not None
     with ThreadPoolExecutor(1) as caller:
         os.kill(held, signal.SIGSTOP)
         try:
@@ -171,17 +178,17 @@ def test_health_is_answered_while_an_upload_is_read(
 def test_a_parser_that_is_killed_is_started_again(client: TestClient) -> None:
     upload = Upload("good.parquet", good()[".parquet"])
     sent(client, upload)
-    killed = client.app.state.parser.pid
+    killed = parser_of(client).pid
     os.kill(killed, 9)
     assert sent(client, upload).status_code == 200
-    assert client.app.state.parser.pid != killed
+    assert parser_of(client).pid != killed
 
 
 def test_a_parser_that_dies_slowly_costs_no_upload(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has taken the request when it is killed, and it takes a second to end."""
-    parser: UploadParser = client.app.state.parser
+    parser: UploadParser = parser_of(client)
     parser.start()
     held, process = parser.pid, parser._process
     begun, asked = threading.Event(), parser._send_request

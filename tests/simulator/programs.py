@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from accelera.trace import Access, Kind, Trace
+from accelera.trace import Kind, Trace
+from accelera.trace._internal import Access
 
 OPS = ("mm", "add", "relu", "_softmax", "sum", "sort", "native_layer_norm", "gelu_backward", "bernoulli")
 

@@ -318,7 +318,8 @@ class TestVerdicts:
 
 def touched(trace: Trace) -> np.ndarray[Any, np.dtype[np.float64]]:
     sizes = trace.size_bytes[trace.accessed].astype(np.float64)
-    return np.bincount(trace.step[trace.is_access], weights=sizes, minlength=trace.step_count)
+    totals: np.ndarray = np.bincount(trace.step[trace.is_access], weights=sizes, minlength=trace.step_count)
+    return totals
 
 
 class TestLimits:
@@ -477,7 +478,7 @@ class TestFront:
         with pytest.raises(TypeError, match="is a int"):
             predict_compile(3)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="needs inputs="):
-            predict_compile(lambda: None)
+            predict_compile(lambda: None)  # type: ignore[arg-type, return-value]
 
     def test_traces_and_texts_load_no_torch(self, tmp_path: Path) -> None:
         code = (

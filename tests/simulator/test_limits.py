@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from accelera.memory import Compute, Hierarchy, Tier
@@ -53,6 +55,6 @@ def test_none_fits_and_no_more_than_asked() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"multiple": 0}, {"most": 0}, {"multiple": 8, "most": 7}])
-def test_no_size_to_try(wrong: dict[str, int]) -> None:
+def test_no_size_to_try(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no size to try"):
         largest_batch(layers, 1000, **wrong)

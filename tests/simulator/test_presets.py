@@ -51,6 +51,7 @@ def test_a_link_may_be_slower_one_way() -> None:
 def test_a_capacity_may_be_a_share_of_the_peak_everywhere() -> None:
     trace = Trace.from_arrays([0, 1, 2, 3] * 5, 1000)
     wanted = simulate(trace, 2000)
+    half: Any
     for half in ("50%", "0.5", 0.5, "2kB", np.int64(2000)):
         assert simulate(trace, half).to_dict() == wanted.to_dict()
         assert sweep(trace, "lru", [half], progress=False).capacities == (2000,)

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import Store, create_store, open_store
-from accelera.stores._internal import open_result, whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import create_store, open_result, whole
 from accelera.testing._internal import StoreContract
 from accelera.testing.store_contract import sample
 
@@ -151,7 +151,7 @@ def test_a_failing_dask_graph_says_so() -> None:
 
 class TestMaskedArrays:
     def test_masked_elements_are_refused(self) -> None:
-        masked = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 1], [0, 0]])
+        masked = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
         for each in (masked, masked[0], [masked[0], masked[1]], np.ma.masked):
             with pytest.raises(DTypeError, match="mask"):
                 open_store(each)
@@ -237,7 +237,7 @@ class TestResults:
             (3.0, DTypeError, "array"),
             (object(), DTypeError, "array"),
             (scipy.sparse.eye_array(3, format="csr"), DTypeError, "toarray"),
-            (np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0]), DTypeError, "mask"),
+            (np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]), DTypeError, "mask"),
         ):
             with pytest.raises(kind, match=remedy):
                 open_result(out)
@@ -307,7 +307,7 @@ def test_a_published_result_is_an_operand_at_once(tmp_path: Path, name: str) -> 
     output.commit()
     np.testing.assert_array_equal(np.asarray(output), array)
     np.testing.assert_array_equal(output.T[1:, ::2].to_numpy(), array.T[1:, ::2])
-    known = {"shape": (6, 5), "dtype": "f4"} if name.endswith(".bin") else {}
+    known: dict[str, Any] = {"shape": (6, 5), "dtype": "f4"} if name.endswith(".bin") else {}
     with open_store(tmp_path / name, **known) as again:
         assert output.fingerprint() == again.fingerprint()
     assert output.layout.order == (0, 1)

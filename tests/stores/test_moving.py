@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera import _native
-from accelera.stores import create_store, open_store
-from accelera.stores._internal import STAGING_BYTES_PER_THREAD, FlatFile, Placement, whole
+from accelera.stores import open_store
+from accelera.stores._internal import STAGING_BYTES_PER_THREAD, FlatFile, Placement, create_store, whole
 from accelera.stores.flatfile import open_descriptor
 
 MODES: list[bool | None] = [False, True, None]
@@ -57,7 +57,7 @@ def looks(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
             axes = tuple(draw(st.permutations(range(probe.ndim))))
             steps.append(lambda x, axes=axes: x.transpose(axes))
         else:
-            key = tuple(
+            key: Any = tuple(
                 draw(slices(size, negative=True) | (st.integers(-size, size - 1) if size else st.nothing()))
                 for size in probe.shape
             )
@@ -79,8 +79,9 @@ def buffers(draw: st.DrawFn, shape: tuple[int, ...], dtype: Any) -> np.ndarray[A
     axes = draw(st.permutations(range(len(shape))))
     pads = [draw(st.sampled_from([0, 0, 1, PAD])) for _ in shape]
     memory = np.zeros([shape[a] + pads[a] for a in axes], dtype)
-    inner = memory[(*(slice(0, shape[a]) for a in axes), ...)].transpose(np.argsort(axes))
-    return inner[(*(slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape), ...)]
+    inside: Any = (*(slice(0, shape[a]) for a in axes), ...)
+    directions: Any = (*(slice(None, None, draw(st.sampled_from([1, -1]))) for _ in shape), ...)
+    return memory[inside].transpose(np.argsort(axes))[directions]
 
 
 SHAPE = (9, 10, 11)

@@ -12,8 +12,8 @@ import pytest
 
 from accelera import MatrixEngine
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.stores._internal import whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import OutputStore, create_store, whole
 from accelera.testing._internal import PublishedContract, StoreContract
 from accelera.testing.store_contract import sample
 from tests.stores.descriptors import open_files

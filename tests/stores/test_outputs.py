@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import StoreError, StoreFormatError, UnknownNameError
-from accelera.stores import create_store, open_store
-from accelera.stores._internal import whole
+from accelera.stores import open_store
+from accelera.stores._internal import create_store, whole
 from tests.children import answer_of
 
 NAMES = ["c.npy", "c.safetensors", "c.bin"]
@@ -106,7 +106,8 @@ def test_files_and_folders_without_permission() -> None:
         import os, sys
         import accelera.stores.npy  # while its files can be read
         from accelera.errors import StoreError
-        from accelera.stores import create_store, open_store
+        from accelera.stores import open_store
+        from accelera.stores._internal import create_store
         os.setuid(65534)
         folder = sys.argv[1]
         asks = [
@@ -148,7 +149,7 @@ def test_a_killed_run_leaves_the_old_result_and_its_own_partial(tmp_path: Path) 
     np.save(path, np.zeros(4, np.float32))
     code = f"""
         import os, numpy as np
-        from accelera.stores import create_store
+        from accelera.stores._internal import create_store
         output = create_store({str(path)!r}, (4,), "float32")
         output.write((slice(0, 2),), np.ones(2, np.float32))
         os.kill(os.getpid(), 9)

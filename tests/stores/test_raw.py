@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.stores._internal import whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import OutputStore, create_store, whole
 from accelera.testing._internal import PublishedContract
 from accelera.testing.store_contract import sample
 

@@ -39,7 +39,7 @@ def write_chunks(path: Path, array: np.ndarray[Any, Any]) -> None:
     write_hdf5(path, array, chunks=(4, 3), compression="gzip")
 
 
-def write_zarr(zarr_format: int) -> Write:
+def write_zarr(zarr_format: Any) -> Write:
     def write(path: Path, array: np.ndarray[Any, Any]) -> None:
         options = {"shape": array.shape, "chunks": (4, 3), "dtype": array.dtype, "overwrite": True}
         zarr.create_array(str(path), zarr_format=zarr_format, **options)[:] = array

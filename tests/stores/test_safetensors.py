@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
-from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.stores._internal import whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import OutputStore, create_store, whole
 from accelera.testing._internal import PublishedContract
 from accelera.testing.store_contract import sample
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import StoreError
-from accelera.stores import Store, create_store, open_store
-from accelera.stores._internal import address_of, join_output
+from accelera.stores import Store, open_store
+from accelera.stores._internal import address_of, create_store, join_output
 
 SUFFIXES = [".npy", ".safetensors", ".zarr", ".bin"]
 
@@ -90,7 +90,7 @@ def test_processes_write_parts_of_one_result_that_its_owner_publishes(tmp_path: 
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert not path.exists()
     output.commit()
-    described = {"shape": (8, 6), "dtype": "f4"} if suffix == ".bin" else {}
+    described: dict[str, Any] = {"shape": (8, 6), "dtype": "f4"} if suffix == ".bin" else {}
     found = open_store(path, **described).to_numpy()
     assert found.tolist() == [[0.0] * 6] * 4 + [[4.0] * 6] * 4
 

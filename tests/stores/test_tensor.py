@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from accelera.errors import DTypeError, ShapeError, StoreError
-from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.stores._internal import parse_dtype, whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import OutputStore, create_store, parse_dtype, whole
 from accelera.stores.tensor import TorchOutput, TorchStore, share
 from accelera.testing._internal import OutputContract
 from accelera.testing.store_contract import sample

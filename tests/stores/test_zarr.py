@@ -12,8 +12,8 @@ import pytest
 
 from accelera._atomic import sync
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.stores._internal import whole
+from accelera.stores import Store, open_store
+from accelera.stores._internal import OutputStore, create_store, whole
 from accelera.stores.zarr import exchange
 from accelera.stores.zarrstore import ZarrStore
 from accelera.testing._internal import PublishedContract
@@ -72,7 +72,7 @@ def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
     output.write(whole(array.shape), array)
     output.commit()
     np.testing.assert_array_equal(zarr.open_array(store=str(tmp_path / "a.zarr"), mode="r")[...], array)
-    assert output.path == tmp_path / "a.zarr"
+    assert getattr(output, "path", None) == tmp_path / "a.zarr"
 
 
 def test_chunks_that_were_never_written_are_fill_values(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_flush_syncs_what_was_written_since_the_last(
 
     def noted(path: Path) -> None:
         sync(path)
-        synced.append(path.relative_to(store.path).as_posix())
+        synced.append(path.relative_to(root).as_posix())
 
     made = zarr.create_array(
         store=str(tmp_path / "a"), shape=(9, 8), dtype="f4", chunks=(3, 4), zarr_format=zarr_format

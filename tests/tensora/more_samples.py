@@ -43,7 +43,7 @@ def _recurrence(a: Any, b: Any) -> Any:
     return out
 
 
-_REAL = {"integers": False}
+_REAL: dict[str, Any] = {"integers": False}
 
 MORE: dict[str, list[Sample]] = {
     "i0": _one("i0", scipy.special.i0),

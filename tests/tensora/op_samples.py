@@ -168,10 +168,10 @@ def _slope_of(function: Any, x: Any) -> Any:
     return np.imag(function(np.asarray(x, np.complex128) + 1e-40j)) / 1e-40
 
 
-_OPEN = {"complexes": True}
+_OPEN: dict[str, Any] = {"complexes": True}
 _BENT = {"apart": 0.3}
-_REAL = {"integers": False}
-_KINK = {"apart": 0.1, "integers": False}
+_REAL: dict[str, Any] = {"integers": False}
+_KINK: dict[str, Any] = {"apart": 0.1, "integers": False}
 
 SAMPLES: dict[str, list[Sample]] = {
     "negative": _one("negative", np.negative, **_OPEN),

@@ -456,7 +456,7 @@ def test_zeros_have_the_gradient_of_pytorch_in_normalize(p: float) -> None:
 )
 def test_bags_that_do_not_fit_are_refused(change: dict[str, Any], words: str) -> None:
     options = {"mode": "sum", "offsets": [0, 2]} | change
-    tensors = {
+    tensors: dict[str, Any] = {
         name: ts.tensor(value) if isinstance(value, list) else value for name, value in options.items()
     }
     with pytest.raises(ValueError, match=words):

@@ -110,7 +110,7 @@ def test_windows_of_all_sizes_equal_pytorchs(size, kernel, stride, padding, dila
     rng = np.random.default_rng(size)
     x = ts.tensor(rng.standard_normal((2, channels, size, 3))).requires_grad_()
     weight = ts.tensor(rng.standard_normal((4, channels, kernel, 2))).requires_grad_()
-    options = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
+    options: dict[str, Any] = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
     result = functional.conv2d(x, weight, **options)
     ts.sum(ts.square(result)).backward()
     a, b = (torch.tensor(np.asarray(each.detach())).requires_grad_() for each in (x, weight))

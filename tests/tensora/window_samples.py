@@ -13,7 +13,7 @@ from accelera.tensora.core import native
 from tests.tensora.op_samples import Sample
 
 Windows = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-REAL = {"integers": False}
+REAL: dict[str, Any] = {"integers": False}
 PLAIN = ((1, 1), (0, 0), (1, 1))
 WIDE = ((2, 1), (1, 2), (1, 2))
 LINE = ((2,), (1,), (1,))

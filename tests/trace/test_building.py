@@ -26,7 +26,7 @@ from accelera.errors import ShapeError
 )
 def test_a_bad_value_is_named(column: str, values: list[Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Trace.from_arrays([3, 5], 8, **{column: values})
+        Trace.from_arrays([3, 5], 8, **dict[str, Any]({column: values}))
 
 
 def test_unknown_seconds_are_fine() -> None:

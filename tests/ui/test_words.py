@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
-from accelera._charts import curves_chart
-from accelera._views import fit_view, presets
+from accelera.charts._internal import curves_chart
 from accelera.errors import BackendMissingError, ServiceError
 from accelera.service.client import PastRun
 from accelera.simulator import advise, generate_synthetic_trace, sweep
@@ -23,6 +22,8 @@ from accelera.ui.pictures import PAGES
 from accelera.ui.policies import headline_on
 from accelera.ui.results import curves_of_sweep, sentence_of_sweep
 from accelera.units import parse_bytes
+from accelera.views import fit_view
+from accelera.views._internal import presets
 
 DIGEST = "a1" * 32
 TRACE = generate_synthetic_trace(num_layers=1, batch_size=2, seq_length=16)

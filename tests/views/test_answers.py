@@ -8,23 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera._views import (
-    CARDS,
-    MACHINES,
-    MODELS,
-    MeasuredTrace,
-    WhatIf,
-    comparison_view,
-    curves_view,
-    fit_view,
-    least_per_unit,
-    presets,
-    timeline_view,
-)
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.memory import Compute
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Occupancy, Trace
+from accelera.views import MeasuredTrace, WhatIf, fit_view
+from accelera.views._internal import (
+    CARDS,
+    MACHINES,
+    MODELS,
+    comparison_view,
+    curves_view,
+    least_per_unit,
+    presets,
+    timeline_view,
+)
 
 GB = 10**9
 TRAIN: dict[str, Any] = {
@@ -106,7 +104,7 @@ def test_seconds_are_those_of_a_token_without_prompt_and_first_load(generation: 
 
 def test_the_least_is_told_when_known(generation: MeasuredTrace) -> None:
     least = least_per_unit(generation, 12 * GB)
-    view = fit_view(generation, 12 * GB, least_bytes=least)
+    view = fit_view(generation, 12 * GB, lower_bound_bytes=least)
     assert (
         least == view.verdict.least_bytes == view.comparison.least_bytes == pytest.approx(1.75 * GB, rel=0.01)
     )
@@ -183,7 +181,9 @@ def test_other_workloads_are_named_too() -> None:
         "Generating with a mixture of experts of": {"model_type": "MoE", "num_layers": 1, "mode": "decode"},
     }
     for begin, workload in cases.items():
-        headline = fit_view(generate_synthetic_trace(**{"batch_size": 1, **workload}), GB).verdict.headline
+        headline = fit_view(
+            generate_synthetic_trace(**dict[str, Any]({"batch_size": 1, **workload})), GB
+        ).verdict.headline
         assert headline.split(" of ")[0] == begin.split(" of ")[0]
     anonymous = Trace.from_arrays([0, 1, 0], [100, 50, 100])
     assert fit_view(anonymous, 120).verdict.headline == "This trace needs 150 B. You are 30 B short."

@@ -9,24 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera._views import (
-    MeasuredTrace,
-    WhatIf,
+from accelera.simulator import lower_bound, simulate, sweep
+from accelera.simulator.scorers import unit_scores
+from accelera.simulator.time_steps import TimeSteps
+from accelera.trace import Occupancy, Trace
+from accelera.trace._internal import ROLES, stack_distances
+from accelera.views import MeasuredTrace, WhatIf, fit_view
+from accelera.views._internal import (
     comparison_view,
     curves_view,
-    fit_view,
     least_per_unit,
     needs_schedule,
     occupancy_view,
     scores_view,
     timeline_view,
 )
-from accelera._views.occupancy import MOST_POINTS, thinned
-from accelera.simulator import lower_bound, simulate, sweep
-from accelera.simulator.scorers import unit_scores
-from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import Occupancy, Trace
-from accelera.trace._internal import ROLES, stack_distances
+from accelera.views.occupancy import MOST_POINTS, thinned
 from tests.simulator.busy import traces
 from tests.simulator.traces import wild_records, wild_traces
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera._views import CARDS, WaysView, ways_view
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Occupancy
+from accelera.views._internal import CARDS, WaysView, ways_view
 from tests.views.test_answers import GB, GENERATE, TRAIN
 
 OF_A_CARD = {"card", "budget", "link_bytes_per_s", "hierarchy"}

@@ -7,6 +7,7 @@ a imports c) are left out, or nothing could be read.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,9 +15,9 @@ import grimp
 
 from tools.pictures.drawing import Drawing
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:
+else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +92,7 @@ def _reduced(edges: Edges) -> dict[tuple[str, str], int]:
         below.setdefault(one, set()).add(other)
 
     def reaches(start: str, end: str) -> bool:
-        todo, seen = [start], set()
+        todo, seen = [start], set[str]()
         while todo:
             for each in below.get(todo.pop(), set()) - seen:
                 if each == end:

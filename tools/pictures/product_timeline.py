@@ -91,7 +91,7 @@ class PacedStore(Store):
         return moved
 
 
-class TimedCpu(CpuDevice):
+class TimedCpu(CpuDevice):  # type: ignore[misc]  # final, and measured here
     """The CPU, which notes when it multiplies and what its buffers take."""
 
     def __init__(self, clock: Clock) -> None:

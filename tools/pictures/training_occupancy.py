@@ -163,7 +163,7 @@ def _arena(handle: Any) -> Any:
 def _gpt(torch: Any) -> Any:
     nn = torch.nn
 
-    class Gpt(nn.Module):
+    class Gpt(nn.Module):  # type: ignore[name-defined, misc]  # torch is loaded on first use
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)

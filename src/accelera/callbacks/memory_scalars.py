@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from accelera._text_table import text_table
+from accelera.errors import DeviceError
 from accelera.memory import budget_report
 from accelera.units import format_bytes
 
@@ -134,8 +135,7 @@ def handle_of(model: torch.nn.Module) -> Offloaded | None:
 
 
 def _handle_or_none(model: torch.nn.Module) -> Offloaded | None:
-    from accelera.errors import DeviceError
-    from accelera.offload import offloaded
+    from accelera.offload import offloaded  # loads torch, which a process account does not need
 
     try:
         return offloaded(model)

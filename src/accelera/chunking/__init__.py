@@ -2,7 +2,7 @@
 
 from accelera.chunking.contract import Chunk, ChunkingStrategy
 from accelera.chunking.iterator import ChunkIterator
-from accelera.chunking.strategies import AdaptiveChunking, RowChunking, TileChunking, create_chunking_strategy
+from accelera.chunking.strategies import AdaptiveChunking, RowChunking, TileChunking
 
 __all__ = [
     "AdaptiveChunking",
@@ -11,5 +11,4 @@ __all__ = [
     "ChunkingStrategy",
     "RowChunking",
     "TileChunking",
-    "create_chunking_strategy",
 ]

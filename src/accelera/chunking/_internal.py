@@ -1,8 +1,10 @@
 """Names of this package for the other packages of Accelera; not part of the public interface."""
 
 from accelera.chunking.contract import Region, covering
+from accelera.chunking.strategies import create_chunking_strategy
 
 __all__ = [
+    "create_chunking_strategy",
     "Region",
     "covering",
 ]

@@ -12,8 +12,8 @@ from accelera.cli import options
 from accelera.cli.options import Json, Quiet
 
 if TYPE_CHECKING:
-    from accelera._views import WhatIf
     from accelera.trace import Trace
+    from accelera.views import WhatIf
 
 Out = Annotated[
     Path | None,
@@ -106,9 +106,10 @@ def _checked_out(out: Path | None, trace: str) -> Path:
 
 
 def _machine(hierarchy: str, link: str | None) -> WhatIf:
-    from accelera._views import MACHINES, WhatIf
     from accelera.errors import UnknownNameError
     from accelera.units import parse_bytes
+    from accelera.views import WhatIf
+    from accelera.views._internal import MACHINES
 
     if hierarchy.lower() not in MACHINES:
         raise UnknownNameError.among("hierarchy", hierarchy, MACHINES)
@@ -139,8 +140,8 @@ def _names(text: str | None) -> list[str] | None:
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     if not names:
         raise typer.BadParameter("nothing is named; write for example lru,belady", param_hint="'--policies'")
-    from accelera._views import known_policies
     from accelera.errors import UnknownNameError
+    from accelera.views._internal import known_policies
 
     for name in names:
         if name not in known_policies():

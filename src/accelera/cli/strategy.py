@@ -14,7 +14,8 @@ from accelera.settings import current_value
 from accelera.units import format_bytes, format_seconds, parse_bytes
 
 if TYPE_CHECKING:
-    from accelera.execution import Decision, HardwareCapabilities
+    from accelera.execution import HardwareCapabilities
+    from accelera.execution._internal import Decision
 
 Facts = Mapping[str, Any]
 

@@ -1,7 +1,6 @@
 from .engines import MatrixEngine as MatrixEngine
 from .engines import MemoryEfficientEngine as MemoryEfficientEngine
 from .expression import Expr as Expr
-from .expression import Reduction as Reduction
 from .expression import concatenate as concatenate
 from .expression import lazy as lazy
 from .expression import where as where

@@ -5,6 +5,7 @@ from .calibration import link_rates as link_rates
 from .calibration import memory_bytes_per_s as memory_bytes_per_s
 from .engines import default_engine as default_engine
 from .engines import set_default_engine as set_default_engine
+from .expression import Reduction as Reduction
 from .journal import find_journal as find_journal
 from .journal import journal_path as journal_path
 from .journal import read_journal as read_journal

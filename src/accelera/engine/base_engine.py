@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from accelera._extras import is_loaded
 from accelera._logs import configure_logging, logger
-from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
+from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking
+from accelera.chunking._internal import create_chunking_strategy
 from accelera.devices import Device, get_device
 from accelera.engine.distributed import TEN_GIGABIT_BYTES_PER_S, DistributedMatmul, executor_on
 from accelera.engine.expression import Expr

@@ -45,8 +45,8 @@ from accelera.errors import (
 from accelera.memory._internal import LEDGER
 from accelera.plan import Plan
 from accelera.plan._internal import OperandBlock, PlanStep, SavedPlan, Spans
-from accelera.stores import OutputStore, Store
-from accelera.stores._internal import partial_path, remove_leftovers
+from accelera.stores import Store
+from accelera.stores._internal import OutputStore, partial_path, remove_leftovers
 
 logger = logging.getLogger("accelera.engine")
 

@@ -13,7 +13,7 @@ comes back is a Matrix again. ``np.asarray`` and ``np.from_dlpack`` give arrays,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
@@ -370,6 +370,10 @@ class Matrix:
 
     def __getitem__(self, key: Any) -> Matrix:
         return self._like(self._tensor[_raw(key)])
+
+    if TYPE_CHECKING:  # Python iterates by __getitem__, which type checkers do not follow.
+
+        def __iter__(self) -> Iterator[Matrix]: ...
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._tensor[_raw(key)] = _raw(value)

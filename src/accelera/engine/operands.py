@@ -23,9 +23,11 @@ from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreChangedE
 from accelera.memory._internal import ALWAYS_FITS_BYTES, LEDGER
 from accelera.plan._internal import Operand
 from accelera.settings import current
-from accelera.stores import OutputStore, Store, create_store, open_store
+from accelera.stores import Store, open_store
 from accelera.stores._internal import (
     FlatFile,
+    OutputStore,
+    create_store,
     is_foreign,
     is_sparse,
     is_tensor,

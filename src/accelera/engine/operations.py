@@ -63,21 +63,19 @@ class Operations(abc.ABC):
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
         return lazy(x)
 
-    def evaluate(
-        self, expr: Any, out: Any = None, **how: Unpack[OperationKeywords]
-    ) -> Matrix | Store | Number:
+    def evaluate(self, expr: Any, out: Any = None, **how: Unpack[OperationKeywords]) -> Matrix | Any:
         """Compute an expression, or copy an operand; element-wise parts take one pass over their operands.
 
         Products and reductions inside it are stages of one plan, all within the budget. Returns the store
         when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
         Raises BudgetExceededError when no plan fits; nothing was allocated then.
         """
-        found: Matrix | Store | Number = self._run_expression("evaluate", as_expr(expr), out, how)
+        found: Matrix | Any = self._run_expression("evaluate", as_expr(expr), out, how)
         return found
 
     def plan_evaluate(
         self,
-        expr: Expr,
+        expr: Any,
         out: Any = None,
         *,
         budget: Amount | None = None,

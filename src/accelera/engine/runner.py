@@ -29,8 +29,8 @@ from accelera.plan import Plan
 from accelera.plan._internal import BufferNumbers, OperandBlock, Pass, PlanStep, policy_of, walk
 from accelera.policy import create_policy
 from accelera.stores import Store
-from accelera.trace import Access, Kind
-from accelera.trace._internal import Recorder, RunRecorder
+from accelera.trace import Kind
+from accelera.trace._internal import Access, Recorder, RunRecorder
 
 Kernel = Callable[[Device, PlanStep, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""

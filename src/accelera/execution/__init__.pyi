@@ -17,6 +17,5 @@ from .observability.opentelemetry import OpenTelemetryObserver as OpenTelemetryO
 from .observability.prometheus import PrometheusObserver as PrometheusObserver
 from .result import ExecutionResult as ExecutionResult
 from .result import TaskFailure as TaskFailure
-from .strategy.strategy import Decision as Decision
 from .strategy.strategy import ExecutionStrategy as ExecutionStrategy
 from .tasks.retry import Retry as Retry

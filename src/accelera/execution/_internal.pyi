@@ -14,3 +14,4 @@ from .faults.classify import kind_of as kind_of
 from .kernel import Kernel as Kernel
 from .result import DeviceShare as DeviceShare
 from .result import StreamReport as StreamReport
+from .strategy.strategy import Decision as Decision

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from types import CodeType, FunctionType
 from typing import Any, Final, Generic, TypeVar, final, overload
 
@@ -64,8 +64,9 @@ class LruDict(Generic[Key, Value]):
 FUNCTIONS_KEPT: Final = 1024
 """Functions of which an executor keeps what it has measured."""
 
-GpuBatch = Callable[[Sequence[Any], str], Sequence[Any]]
-"""Takes tasks and a device's name, returns as many outputs in the same order."""
+GpuBatch = Callable[[Any, Any], Any]
+"""Takes a list of tasks and a device's name, returns one output per task, as a sequence or tensor."""
+BatchFunction = TypeVar("BatchFunction", bound=GpuBatch)
 
 
 @final
@@ -89,6 +90,8 @@ class Kernel(Generic[Task, Output]):
     TypeError
         When ``function`` cannot be called.
     """
+
+    __name__: str
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class Kernel(Generic[Task, Output]):
             found = getattr(found, part, None)
         return name if found is self else super().__reduce_ex__(protocol)
 
-    def gpu_batch(self, function: GpuBatch) -> GpuBatch:
+    def gpu_batch(self, function: BatchFunction) -> BatchFunction:
         """Declare ``function(tasks, device)`` as the form for many tasks at once; usable as a decorator."""
         check_function("gpu_batch", function)
         self.batch = function
@@ -128,7 +131,13 @@ class Kernel(Generic[Task, Output]):
 
 
 @overload
-def kernel(function: Callable[[Task], Output]) -> Kernel[Task, Output]: ...
+def kernel(
+    function: Callable[[Task], Output],
+    *,
+    pure: bool = ...,
+    releases_gil: bool | None = ...,
+    processes: bool = ...,
+) -> Kernel[Task, Output]: ...
 
 
 @overload

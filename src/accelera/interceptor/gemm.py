@@ -26,8 +26,8 @@ from accelera.interceptor.tiling import (
     nbytes,
     overlaps,
 )
-from accelera.stores import OutputStore, Store, open_store
-from accelera.stores._internal import Layout, parse_dtype
+from accelera.stores import Store, open_store
+from accelera.stores._internal import Layout, OutputStore, parse_dtype
 
 _HALVES = (torch.float16, torch.bfloat16)
 _PACKING_BYTES = 8 << 20

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from accelera.simulator import Advice
 
 
+Model = TypeVar("Model", bound=torch.nn.Module)
+
 _LOGGER = logging.getLogger("accelera.offload")
 
 _HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
@@ -62,7 +64,7 @@ Of a small budget it is what every model takes besides blocks, and a little.
 
 
 def offload(
-    model: torch.nn.Module,
+    model: Model,
     budget: int | float | str | Mapping[Any, Any] | None = None,
     store: str | Path | None = None,
     *,
@@ -72,7 +74,7 @@ def offload(
     advice: Advice | None = None,
     activations: str = "auto",
     record: bool = False,
-) -> torch.nn.Module:
+) -> Model:
     """Keep the weights of ``model`` outside of memory and bring them when they are used; return ``model``.
 
     The same module, code and optimizer work on as before: parameters keep their identity.
@@ -158,9 +160,7 @@ def _refuse_inputs(inputs: Any) -> None:
         )
 
 
-def _offload_over_devices(
-    model: torch.nn.Module, budgets: DeviceBudgets, config: OffloadConfig
-) -> torch.nn.Module:
+def _offload_over_devices(model: Model, budgets: DeviceBudgets, config: OffloadConfig) -> Model:
     """Offload ``model`` with units on each device in proportion to the budgets; return it."""
     assignment = assigned(model, [each.limit_bytes for each in budgets.computing])
     for number in assignment.devices:
@@ -207,12 +207,12 @@ def _default_capacity(limit_bytes: int, place: Device) -> int:
 
 
 def hand_over(
-    model: torch.nn.Module,
+    model: Model,
     cache: BlockCache,
     plan: OffloadPlan | None,
     activations: str,
     transfers: DeviceTransfers | None = None,
-) -> torch.nn.Module:
+) -> Model:
     """Return ``model``, whose tensors are with ``cache``, with its handle and the hooks for training.
 
     With ``transfers``, they are with several, of which ``cache`` is the first.

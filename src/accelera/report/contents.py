@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from accelera._charts import budget_mark, occupancy_chart, policy_bars
 from accelera._plotting import format_budget, format_count, format_ratio, format_size
-from accelera._views import (
-    MeasuredTrace,
+from accelera.charts._internal import budget_mark, occupancy_chart, policy_bars
+from accelera.trace import Occupancy, Trace
+from accelera.views import MeasuredTrace, WhatIf, fit_view
+from accelera.views._internal import (
     ViewJson,
-    WhatIf,
     curves_view,
-    fit_view,
     least_per_unit,
     policy_label,
     scores_view,
     timeline_view,
 )
-from accelera.trace import Occupancy, Trace
 
 LARGEST = 12
 """Tensors that are named of those alive at the peak."""
@@ -56,7 +54,7 @@ def report_contents(
     facts, machine = MeasuredTrace(trace), what_if or WhatIf()
     bound = trace.access_count <= BOUNDED if bound is None else bound
     least = least_per_unit(facts, budget_bytes) if bound else None
-    fit = fit_view(facts, budget_bytes, machine, policies, least_bytes=least)
+    fit = fit_view(facts, budget_bytes, machine, policies, lower_bound_bytes=least)
     curves = curves_view(facts, policies, what_if=machine, bound=bound) if trace.access_count else None
     best, ahead = fit.verdict.best_policy, replace(machine, lookahead=machine.lookahead or 1)
     timeline = timeline_view(facts, budget_bytes, ahead, best) if best and trace.step_count else None

@@ -11,7 +11,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from accelera._charts import (
+from accelera._plotting import DARK, LIGHT, Theme, dark_colours, format_budget, format_count, format_size
+from accelera.charts._internal import (
     CIVIDIS,
     CURVES_HEIGHT,
     HEATMAP_HEIGHT,
@@ -28,10 +29,9 @@ from accelera._charts import (
     policy_bars,
     timeline_chart,
 )
-from accelera._plotting import DARK, LIGHT, Theme, dark_colours, format_budget, format_count, format_size
-from accelera._views import ViewJson
 from accelera.report import tables
 from accelera.report.contents import states_of
+from accelera.views._internal import ViewJson
 
 _SCORE_COLOURS = (("keep", CIVIDIS[0]), ("evict first", CIVIDIS[-1]))
 """Label and colour at both ends of the colour scale of scores."""

@@ -7,10 +7,10 @@ from html import escape
 
 import numpy as np
 
-from accelera._charts import distance_class_of
 from accelera._plotting import format_count, format_share, format_size
-from accelera._views import ViewJson, policy_label
+from accelera.charts._internal import distance_class_of
 from accelera.units import format_seconds
+from accelera.views._internal import ViewJson, policy_label
 
 COLUMNS = 8
 """Budgets in the table of curves."""

@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 
-from accelera._views import MeasuredTrace, presets
 from accelera.service.database import Database, StoredTrace
 from accelera.service.problems import documented, too_large
 from accelera.service.replies import MEDIA_TYPE, ReplyCache, json_bytes
@@ -19,6 +18,8 @@ from accelera.service.submission import STATUSES, Fresh, Wait, submit_job
 from accelera.service.trace_store import TraceCache
 from accelera.service.traces import trace_not_found
 from accelera.service.work import curves_of, fit_of, timeline_of, trace_of, ways_of
+from accelera.views import MeasuredTrace
+from accelera.views._internal import presets
 
 router = APIRouter(tags=["fit"], responses=documented(401, 422, 500))
 

@@ -17,8 +17,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from accelera._plotting import format_size
-from accelera._views import policy_label
 from accelera.service.database import StoredRun, StoredTrace
+from accelera.views._internal import policy_label
 
 UNKEPT_KINDS = frozenset({"fit", "least", "ways", "curves", "timeline"})
 """Kinds of jobs that the service does not keep as runs: see the module's docstring."""

@@ -18,13 +18,14 @@ from pydantic import (
     model_validator,
 )
 
-from accelera._views import MACHINES, WhatIf
 from accelera.errors import ArgumentError, UnknownNameError
 from accelera.policy import POLICIES
 from accelera.simulator import HIERARCHIES, generate_synthetic_trace
 from accelera.simulator._internal import SCORERS, expected_accesses
 from accelera.trace import Trace
 from accelera.units import parse_share
+from accelera.views import WhatIf
+from accelera.views._internal import MACHINES
 
 _SIZE = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B|%)?$"
 _BYTES = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B)?$"

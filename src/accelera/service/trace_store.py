@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from accelera._views import MeasuredTrace
 from accelera.service.database import Database, StoredTrace
 from accelera.service.problems import too_large
 from accelera.trace import Trace
+from accelera.views import MeasuredTrace
 
 _RECORD_COLUMNS = (
     "digest",

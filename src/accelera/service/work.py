@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelera._views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.service.database import Database, StoredTrace
 from accelera.service.history import Summary, summary_of
@@ -30,6 +29,8 @@ from accelera.service.settings import ServiceLimits
 from accelera.simulator import Sweep, advise, lower_bound, sweep
 from accelera.simulator._internal import bound_curve, capacity_of
 from accelera.trace import Trace, read_trace
+from accelera.views import MeasuredTrace, fit_view
+from accelera.views._internal import curves_view, least_per_unit, timeline_view, ways_view
 
 OnProgress = Callable[[float, str], None]
 """Called with the progress of the work, from 0 to 1, and a text that says what is being done."""
@@ -144,7 +145,7 @@ def least_of(request: FitRequest, facts: MeasuredTrace) -> Any:
     """Return the least bytes that any schedule moves, and the sentence of the verdict that mentions them."""
     budget = capacity_of(request.budget, facts.trace)
     least = least_per_unit(facts, budget)
-    found = fit_view(facts, budget, request.what_if(), request.policies, least_bytes=least)
+    found = fit_view(facts, budget, request.what_if(), request.policies, lower_bound_bytes=least)
     return {"least_bytes": least, "per": found.verdict.per, "sentence": found.verdict.sentence}
 
 

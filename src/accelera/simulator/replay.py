@@ -293,7 +293,7 @@ def simulate_cache(
     *,
     capacity_bytes: int | float | str,
     policy: str | EvictionPolicy | Callable[[Knowledge], EvictionPolicy] = "lru",
-    score: NDArray[np.float64] | None = None,
+    score: ArrayLike | None = None,
     seed: int = 0,
 ) -> CacheResult:
     """Run a trace's accesses through a cache of ``capacity_bytes``, or ``"64MiB"``, or ``"50%"`` of its peak.

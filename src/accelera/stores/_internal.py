@@ -2,7 +2,7 @@
 
 from accelera._native import STAGING_BYTES_PER_THREAD
 from accelera.stores.array import ArrayStore, has_whole_strides, plain_array
-from accelera.stores.contract import Layout
+from accelera.stores.contract import Layout, OutputStore
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.foreign import is_foreign, is_sparse
@@ -10,6 +10,7 @@ from accelera.stores.formats import Source, known_suffixes, load_format, partial
 from accelera.stores.joined import JoinedStore, joined_shape
 from accelera.stores.mapped import is_mapped
 from accelera.stores.opening import (
+    create_store,
     is_tensor,
     open_result,
     output_scratch_bytes,
@@ -29,6 +30,7 @@ __all__ = [
     "FlatFile",
     "JoinedStore",
     "Layout",
+    "OutputStore",
     "Placement",
     "Region",
     "Source",
@@ -36,6 +38,7 @@ __all__ = [
     "Viewing",
     "address_of",
     "check_shape",
+    "create_store",
     "disk_folder",
     "has_whole_strides",
     "inner_region",

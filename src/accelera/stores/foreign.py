@@ -1,6 +1,7 @@
-"""Arrays of other libraries (Zarr, h5py, dask, xarray, SciPy), recognised without importing any of them.
+"""Arrays and frames of other libraries, recognized without importing any of them.
 
-What can be read chunk by chunk is; what could only be loaded whole is refused, unless it is small.
+The libraries are Zarr, h5py, dask, xarray, pandas, polars and SciPy. What can be read chunk by chunk is; what
+could only be loaded whole is refused, unless it is small.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.memory._internal import ALWAYS_FITS_BYTES
 from accelera.stores.chunked import ChunkedStore
+from accelera.stores.frames import open_pandas, open_polars
 from accelera.stores.regions import Borders, Region
 from accelera.units import format_bytes
 
@@ -50,6 +52,11 @@ def open_foreign(x: Any) -> Any:
     for library, kind in (("zarr", "Group"), ("h5py", "Group"), ("xarray", "Dataset")):
         if _is_a(x, library, kind):
             raise StoreFormatError(f"[open_store] a {library}.{kind} holds several arrays; give one of them")
+    if _is_a(x, "polars", "LazyFrame"):
+        raise DTypeError("[open_store] a LazyFrame is a query; compute it: frame.collect()")
+    for library, open_data in (("pandas", open_pandas), ("polars", open_polars)):
+        if _is_a(x, library, "DataFrame") or _is_a(x, library, "Series"):
+            return open_data(x)
     if is_sparse(x):
         raise DTypeError(
             f"[open_store] a sparse matrix of shape {x.shape}: only matmul takes one; give x.toarray() to "
@@ -84,9 +91,6 @@ def within_small(x: Any) -> Any:
     """
     if hasattr(x, "__array_interface__") or _has_buffer(x):
         return x
-    shared = _shared_array(x)
-    if shared is not None:
-        return shared
     size = _size_of(x)
     if size is not None and size <= ALWAYS_FITS_BYTES:
         return x
@@ -95,19 +99,6 @@ def within_small(x: Any) -> Any:
         f"[open_store] a {type(x).__name__} {said} could only be loaded whole, outside the budget; load it "
         "yourself with np.asarray(x), or save it to a file and give that"
     )
-
-
-def _shared_array(x: Any) -> np.ndarray[Any, Any] | None:
-    """Return an array over the memory of a data frame, None if NumPy would have to copy its columns."""
-    if not any(
-        _is_a(x, library, kind) for library in ("pandas", "polars") for kind in ("DataFrame", "Series")
-    ):
-        return None  # of another type: it might be loaded to find out
-    try:
-        array = np.array(x, copy=False)
-    except (ValueError, TypeError, RuntimeError):
-        return None
-    return None if array.dtype == object else array
 
 
 def _has_buffer(x: Any) -> bool:

@@ -2,7 +2,8 @@
 
 A format is a module with two functions: ``open_path(source: Source) -> Store`` and
 ``create_path(target: Target) -> OutputStore``. Adding one is that file and one line of the table.
-One that needs a library of its own has a third, ``load_library()``.
+One that needs a library of its own has a third, ``load_library()``; one whose files are read by URLs has
+``open_remote(url: Url, source: Source) -> Store``.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ class Source:
     """Longest header, in bytes, that is read of a ``.npy`` file; None for the usual limit."""
     external_files: bool = False
     """Whether an HDF5 dataset may be stored in other files, which its file names."""
+    url_name: str | None = None
+    """Name of a file behind a URL in messages; None for a file of ``path``."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
-        _refuse("open_store", self.path, self, fields)
+        _refuse("open_store", self.url_name or str(self.path), self, fields)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Target:
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
-        _refuse("create_store", self.path, self, fields)
+        _refuse("create_store", str(self.path), self, fields)
 
     def refuse_commit(self) -> None:
         """Raise StoreError when another process publishes the result."""
@@ -103,14 +106,14 @@ def partial_path(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def _refuse(op: str, path: Path, given: Source | Target, fields: tuple[str, ...]) -> None:
+def _refuse(op: str, name: str, given: Source | Target, fields: tuple[str, ...]) -> None:
     for field in fields:
         value, default = getattr(given, field), type(given).__dataclass_fields__[field].default
         if value != default:
             remedy = "leave it out"
-            if field == "key" and path.suffix.lower() == ".zarr":
-                remedy = f"write to a folder in the group: out='{path}/{value}.zarr'"
-            raise StoreFormatError(f"[{op}] {path}: {field}={value!r} means nothing to this format; {remedy}")
+            if field == "key" and op == "create_store" and name.lower().endswith(".zarr"):
+                remedy = f"write to a folder in the group: out='{name}/{value}.zarr'"
+            raise StoreFormatError(f"[{op}] {name}: {field}={value!r} means nothing to this format; {remedy}")
 
 
 def register_format(suffix: str, module: str) -> None:
@@ -121,6 +124,11 @@ def register_format(suffix: str, module: str) -> None:
 def is_known(path: Path) -> bool:
     """Return whether the suffix of a path is that of a format."""
     return path.suffix.lower() in _MODULES
+
+
+def module_of(suffix: str) -> str | None:
+    """Return the dotted name of the module that handles a suffix in lower case; None for an unknown one."""
+    return _MODULES.get(suffix)
 
 
 def known_suffixes() -> list[str]:

@@ -10,6 +10,8 @@ import ast
 import os
 import sys
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target
+from accelera.stores.remotefile import RemoteFile
+from accelera.stores.remotestore import RemoteStore
+from accelera.stores.urls import Url
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
@@ -39,17 +44,28 @@ def open_path(source: Source) -> FlatFile:
     path = source.path
     descriptor = open_descriptor(path)
     try:
-        placement, header = _parse(path, descriptor, source.dtype, source.max_header_size)
+        placement, header = _parse(path, partial(read_at, descriptor), source.dtype, source.max_header_size)
     except BaseException:
         os.close(descriptor)
         raise
     return FlatFile(path, descriptor, placement, header=zlib.crc32(header), direct=source.direct)
 
 
+def open_remote(url: Url, source: Source) -> RemoteStore:
+    """Open a ``.npy`` file behind a URL; only its header is transferred.
+
+    Raises the errors of ``open_path``, and StoreError when a request fails.
+    """
+    source.refuse("key", "offset")
+    file = RemoteFile(url)
+    placement, header = _parse(file.name, file.read_at, source.dtype, source.max_header_size)
+    return RemoteStore(file, placement, header=zlib.crc32(header))
+
+
 def _parse(
-    path: Path, descriptor: int, dtype: np.dtype[Any] | None, max_header_size: int | None
+    path: Path | str, read: Callable[..., bytes], dtype: np.dtype[Any] | None, max_header_size: int | None
 ) -> tuple[Placement, bytes]:
-    start = read_at(descriptor, 12)
+    start = read(12)
     if start[:6] != _MAGIC:
         raise _damaged(path, f"it begins with {start[:6]!r}, a .npy file with {_MAGIC!r}")
     if len(start) < 12 or start[6] not in _LENGTH_BYTES:
@@ -62,14 +78,14 @@ def _parse(
             f"[open_store] {path}: its header claims {length} bytes, and at most {longest} are read without "
             f"being told to; if you trust the file, give open_store max_header_size={length}"
         )
-    header = read_at(descriptor, length, 8 + width)
+    header = read(length, 8 + width)
     if len(header) < length:
         raise _damaged(path, f"its header claims {length} bytes, the file ends after {len(header)} of them")
     fields = _fields(path, header.decode("utf-8" if start[6] == 3 else "latin1", "replace"))
     return _placement(path, fields, 8 + width + length, dtype), header
 
 
-def _fields(path: Path, text: str) -> dict[str, Any]:
+def _fields(path: Path | str, text: str) -> dict[str, Any]:
     try:
         fields = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
@@ -84,13 +100,15 @@ def _fields(path: Path, text: str) -> dict[str, Any]:
     return fields
 
 
-def _placement(path: Path, fields: dict[str, Any], offset: int, dtype: np.dtype[Any] | None) -> Placement:
+def _placement(
+    path: Path | str, fields: dict[str, Any], offset: int, dtype: np.dtype[Any] | None
+) -> Placement:
     stored, swapped = _element(path, fields["descr"], dtype)
     order = "F" if fields["fortran_order"] else "C"
     return Placement.dense(fields["shape"], stored, offset=offset, order=order, swapped=swapped)
 
 
-def _element(path: Path, descr: Any, wanted: np.dtype[Any] | None) -> tuple[np.dtype[Any], bool]:
+def _element(path: Path | str, descr: Any, wanted: np.dtype[Any] | None) -> tuple[np.dtype[Any], bool]:
     """Return the element type and whether its bytes are swapped."""
     if wanted == BFLOAT16 and descr in ("<V2", "|V2", "<u2"):
         return BFLOAT16, False
@@ -106,13 +124,13 @@ def _element(path: Path, descr: Any, wanted: np.dtype[Any] | None) -> tuple[np.d
         raise _damaged(path, f"its element type {descr!r} is unknown") from error
     if element.hasobject:
         raise DTypeError(f"[open_store] {path} holds pickled Python objects, which are never loaded")
-    stored = parse_dtype(element, op=f"open_store {path.name}")
+    stored = parse_dtype(element, op=f"open_store {os.path.basename(path)}")
     if wanted is not None and wanted != stored:
         raise DTypeError(f"[open_store] {path} holds {stored}, but {wanted} was asked for; leave dtype out")
     return stored, descr.startswith(_FOREIGN) and stored.itemsize > 1
 
 
-def _damaged(path: Path, found: str) -> StoreFormatError:
+def _damaged(path: Path | str, found: str) -> StoreFormatError:
     return StoreFormatError(f"[open_store] {path} is not a sound .npy file: {found}; write it again")
 
 

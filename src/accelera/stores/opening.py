@@ -6,9 +6,10 @@ import operator
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from accelera.stores.dtypes import parse_dtype
 from accelera.stores.foreign import open_foreign, refuse_foreign_result, within_small
 from accelera.stores.formats import Source, Target, format_of, is_known
 from accelera.stores.regions import check_shape
+from accelera.stores.urls import is_url, open_url, parse_url, refuse_url_result
+
+if TYPE_CHECKING:
+    import torch
 
 _LONGEST_SUFFIX = ".replaced"
 """What a name gets while its result is not complete; the longest of such."""
@@ -29,9 +34,9 @@ _SEQUENCES = (list, tuple, int, float, complex, np.generic)
 def open_store(
     x: Any,
     *,
-    shape: Sequence[int] | None = None,
+    shape: Sequence[SupportsIndex] | None = None,
     dtype: Any = None,
-    offset: int = 0,
+    offset: int | np.integer[Any] = 0,
     key: str | None = None,
     direct: bool | None = None,
     max_header_size: int | None = None,
@@ -40,10 +45,11 @@ def open_store(
     """Return a store over ``x`` without copying it.
 
     ``x`` is a path (``.npy``, ``.safetensors``, ``.h5``, ``.bin`` ``.raw`` ``.dat``, ``.zarr`` or a folder
-    that holds a Zarr array), a NumPy array or memmap, a torch tensor, a ``zarr.Array``, an
-    ``h5py.Dataset``, a dask array, an ``xarray.DataArray``, nested lists of numbers, or a store, which is
-    returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays. ``shape``,
-    ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
+    that holds a Zarr array), a URL that ``fsspec`` reads (``https://``, ``s3://`` …; of any of these but
+    ``.h5``), a NumPy array or memmap, a torch tensor, a ``zarr.Array``, an ``h5py.Dataset``, a
+    dask array, an ``xarray.DataArray``, a data frame of pandas or polars, nested lists of numbers, or a
+    store, which is returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays.
+    ``shape``, ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
     ``direct`` reads files around the page cache: always, never, or (None) for what is not in it.
     ``max_header_size`` admits ``.npy`` headers of more bytes than the usual 64 KiB. ``external_files`` admits
     HDF5 datasets whose elements are stored in other files.
@@ -51,8 +57,8 @@ def open_store(
     Parameters
     ----------
     x
-        A path, an array, a tensor, a ``Matrix``, or an array of another library; a store is returned as it
-        is.
+        A path, a URL, an array, a tensor, a ``Matrix``, or an array of another library; a store is returned
+        as it is.
     shape, dtype, offset
         Of a raw file: its shape, its element type, and the byte at which the data begins.
     key
@@ -81,16 +87,35 @@ def open_store(
     if isinstance(x, Store):
         store = x
     elif isinstance(x, (str, PathLike)):
-        path, key = split_key(x, key)
-        check_name("open_store", path)
-        start = _whole_offset(offset)
-        source = Source(path, key, wanted_shape, wanted_dtype, start, direct, max_header_size, external_files)
-        store = format_of(path).open_path(source)
+        known = Source(
+            Path(),
+            key,
+            wanted_shape,
+            wanted_dtype,
+            _whole_offset(offset),
+            direct,
+            max_header_size,
+            external_files,
+        )
+        store = _open_named(os.fsdecode(fspath(x)), known)
     else:
         if offset or key is not None:
             raise StoreFormatError("[open_store] offset and key describe files; leave them out for arrays")
         store = _open_object(x, direct)
     return _checked(store, wanted_shape, wanted_dtype)
+
+
+def _open_named(text: str, source: Source) -> Store:
+    """Return the store of a path or URL, with the array name that it may end in."""
+    if is_url(text):
+        url = parse_url(text, source.key)
+        if url.local_path is None:
+            return open_url(url, replace(source, path=Path(url.name), key=url.key, url_name=url.name))
+        text, source = url.local_path, replace(source, key=url.key)
+    path, key = split_key(text, source.key)
+    check_name("open_store", path)
+    store: Store = format_of(path).open_path(replace(source, path=path, key=key))
+    return store
 
 
 def open_result(out: Any) -> Store:
@@ -108,8 +133,8 @@ def open_result(out: Any) -> Store:
 
 
 def create_store(
-    target: str | PathLike[str] | np.ndarray[Any, Any] | None,
-    shape: Sequence[int],
+    target: str | PathLike[str] | np.ndarray[Any, Any] | torch.Tensor | None,
+    shape: Sequence[SupportsIndex],
     dtype: Any,
     *,
     resume: bool = False,
@@ -192,8 +217,9 @@ def _partitioned(text: str) -> tuple[str, str, str]:
 def result_path(out: str | PathLike[str]) -> Path:
     """Return the file that a result called ``out`` goes to: without ``::key``, links followed.
 
-    Raises StoreError for names that no file can have.
+    Raises StoreError for URLs and for names that no file can have.
     """
+    refuse_url_result(os.fsdecode(fspath(out)))
     path, _ = split_key(out, None)
     check_name("out", path)
     if path.is_symlink():
@@ -299,7 +325,7 @@ def is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def _whole_offset(offset: int) -> int:
+def _whole_offset(offset: int | np.integer[Any]) -> int:
     """Return an offset of any integer type, NumPy's among them, as an integer that cannot overflow."""
     try:
         return operator.index(offset)
@@ -307,7 +333,7 @@ def _whole_offset(offset: int) -> int:
         raise StoreFormatError(f"[open_store] offset={offset!r}: {error}; give a whole number") from error
 
 
-def _whole(shape: Sequence[int]) -> tuple[int, ...]:
+def _whole(shape: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         sizes = tuple(operator.index(size) for size in shape)
     except TypeError as error:

@@ -11,6 +11,8 @@ import json
 import math
 import os
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -21,6 +23,9 @@ from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target
+from accelera.stores.remotefile import RemoteFile
+from accelera.stores.remotestore import RemoteStore
+from accelera.stores.urls import Url
 
 _DTYPES = {
     "BOOL": "bool",
@@ -58,6 +63,18 @@ def open_path(source: Source) -> FlatFile:
         os.close(descriptor)
         raise
     return FlatFile(path, descriptor, placement, header=zlib.crc32(text), direct=source.direct)
+
+
+def open_remote(url: Url, source: Source) -> RemoteStore:
+    """Open one tensor of a file behind a URL; only the header is transferred.
+
+    Raises the errors of ``open_path``, and StoreError when a request fails.
+    """
+    source.refuse("offset")
+    file = RemoteFile(url)
+    text, entries = _parsed_header(file.name, file.size, file.read_at)
+    placement = _select(file.name, entries, url.key, 8 + len(text))
+    return RemoteStore(file, placement, header=zlib.crc32(text))
 
 
 class TensorEntry(NamedTuple):
@@ -102,8 +119,13 @@ def tensor_names(path: Path) -> list[str]:
 
 
 def _header(path: Path, descriptor: int) -> tuple[bytes, dict[str, dict[str, Any]]]:
-    size = os.fstat(descriptor).st_size
-    start = read_at(descriptor, 8)
+    return _parsed_header(path, os.fstat(descriptor).st_size, partial(read_at, descriptor))
+
+
+def _parsed_header(
+    path: Path | str, size: int, read: Callable[..., bytes]
+) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    start = read(8)
     if len(start) < 8:
         raise _damaged(path, f"it has {size} bytes, less than the 8 of a header's length")
     length = int.from_bytes(start, "little")
@@ -111,13 +133,13 @@ def _header(path: Path, descriptor: int) -> tuple[bytes, dict[str, dict[str, Any
         raise _damaged(
             path, f"its header claims {length} bytes, {size - 8} follow (at most {_LONGEST_HEADER})"
         )
-    text = read_at(descriptor, length, 8)
+    text = read(length, 8)
     entries = _entries(path, text)
     _check_coverage(path, entries, size - 8 - length)
     return text, entries
 
 
-def _entries(path: Path, text: bytes) -> dict[str, dict[str, Any]]:
+def _entries(path: Path | str, text: bytes) -> dict[str, dict[str, Any]]:
     try:
         fields = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
@@ -155,7 +177,7 @@ def _are_naturals(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
-def _check_coverage(path: Path, entries: dict[str, dict[str, Any]], size: int) -> None:
+def _check_coverage(path: Path | str, entries: dict[str, dict[str, Any]], size: int) -> None:
     """Raise StoreFormatError unless the arrays fill the file without overlaps or holes."""
     place = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
@@ -168,13 +190,13 @@ def _check_coverage(path: Path, entries: dict[str, dict[str, Any]], size: int) -
         raise _damaged(path, f"its tensors end at {place}, the data at {size}: it is cut off or has a tail")
 
 
-def _select(path: Path, entries: dict[str, dict[str, Any]], key: str | None, start: int) -> Placement:
+def _select(path: Path | str, entries: dict[str, dict[str, Any]], key: str | None, start: int) -> Placement:
     if key is None:
         if len(entries) != 1:
             names = ", ".join(sorted(entries)[:20]) or "none"
             raise StoreFormatError(
                 f"[open_store] {path} holds {len(entries)} tensors ({names}); "
-                f"name one with key= or '{path.name}::name'"
+                f"name one with key= or '{os.path.basename(path)}::name'"
             )
         key = next(iter(entries))
     if key not in entries:
@@ -189,7 +211,7 @@ def _select(path: Path, entries: dict[str, dict[str, Any]], key: str | None, sta
     return Placement.dense(tuple(entry["shape"]), dtype, offset=start + entry["data_offsets"][0])
 
 
-def _damaged(path: Path, found: str) -> StoreFormatError:
+def _damaged(path: Path | str, found: str) -> StoreFormatError:
     return StoreFormatError(f"[open_store] {path} is not a sound .safetensors file: {found}; write it again")
 
 

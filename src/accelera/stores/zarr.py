@@ -33,9 +33,17 @@ from accelera.stores.dtypes import BFLOAT16
 from accelera.stores.flatoutput import check_folder, claim, require_writable
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
+from accelera.stores.urls import Url
 from accelera.stores.viewing import Viewing
 from accelera.stores.zarrgroups import DIMENSIONS, array_before, refresh_consolidated
-from accelera.stores.zarrstore import METADATA, ZarrStore, is_array_folder, open_array, zarr_library
+from accelera.stores.zarrstore import (
+    METADATA,
+    ZarrStore,
+    is_array_folder,
+    open_array,
+    open_zarr_url,
+    zarr_library,
+)
 from accelera.units import format_bytes
 
 _CHUNK_BYTES = 4 << 20
@@ -71,6 +79,16 @@ def open_path(source: Source) -> ZarrStore:
             f"[open_store] {path} is a folder, but not a Zarr array; give a file or an array"
         )
     return ZarrStore(path, open_array(path, "r"))
+
+
+def open_remote(url: Url, source: Source) -> ZarrStore:
+    """Open a Zarr array behind a URL, or the array called ``key`` of a group.
+
+    Raises BackendMissingError without zarr or the package of the protocol, StoreFormatError when there is no
+    readable array.
+    """
+    source.refuse("offset")
+    return open_zarr_url(url)
 
 
 def create_path(target: Target) -> ZarrOutput:

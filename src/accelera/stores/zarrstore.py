@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import math
 import os
 import threading
@@ -20,7 +21,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera._atomic import sync
-from accelera._extras import needed_for
+from accelera._extras import needed_for, require
 from accelera._json_values import parse_json
 from accelera.errors import BackendMissingError, StoreChangedError, StoreError, StoreFormatError
 from accelera.stores.bounded_decoding import DecodedSizeError, bound_decoding
@@ -28,6 +29,7 @@ from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.contract import Layout
 from accelera.stores.regions import Borders, Region, whole
 from accelera.stores.sampling import sample_of_zarr
+from accelera.stores.urls import Url, without_secrets
 
 _MOST_EXPANSION = 8
 """Most bytes of a chunk file per byte of its elements, which filters may widen."""
@@ -78,6 +80,7 @@ class ZarrStore(ChunkedStore):
             bound_decoding(array), name if path is None else str(path), array.chunks, writable=writable
         )
         self.path = path
+        self._url: Url | None = None
         self._opened_metadata = b"" if path is None else _metadata(path)
         self.tier = "ram" if type(array.store).__name__ == "MemoryStore" else "disk"
         self.copies = COPIES + bool(
@@ -149,6 +152,8 @@ class ZarrStore(ChunkedStore):
         Raises StoreError for an array that is closed, open for writing, or in no folder.
         """
         self._open("pickle")
+        if self._url is not None:
+            return open_zarr_url, (self._url,)
         if self.path is None or self._writable:
             return super().__reduce__()
         self.require_current()
@@ -163,13 +168,16 @@ class ZarrStore(ChunkedStore):
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
 
-        None for an array that is not stored in a folder.
+        None for an array that is not stored in a folder; of an array behind a URL the metadata alone.
         """
         return self.fingerprint_of(whole(self.shape))
 
     def fingerprint_of(self, region: Region) -> Mapping[str, Any] | None:
         """Return the same of the chunks that a region touches, in constant memory."""
         array = self._open("fingerprint")
+        if self._url is not None:
+            metadata = json.dumps(array.metadata.to_dict(), default=str, sort_keys=True)
+            return {"kind": "zarr", "url": self.name, "header": zlib.crc32(metadata.encode())}
         if self.path is None:
             return None
         digest, size = hashlib.sha256(), 0
@@ -238,6 +246,28 @@ def open_zarr_object(array: Any) -> ZarrStore:
     root = getattr(array.store, "root", None) if type(array.store).__name__ == "LocalStore" else None
     path = None if root is None else Path(root) / array.path
     return ZarrStore(path, array, writable=not array.read_only, name=str(array.store_path))
+
+
+def open_zarr_url(url: Url) -> ZarrStore:
+    """Return the store of an array behind a URL, or of the array called ``key`` in a group behind it.
+
+    Raises BackendMissingError without ``zarr``, ``fsspec`` or the package of the protocol, StoreFormatError
+    when there is no readable array.
+    """
+    library = zarr_library()
+    require("open_store", "fsspec")
+    address = f"{url.address.rstrip('/')}/{url.key}" if url.key else url.address
+    try:
+        folder = library.storage.FsspecStore.from_url(address, read_only=True)
+        array = library.open_array(store=folder, mode="r")
+    except ImportError as error:
+        raise BackendMissingError(f"[open_store] {url.name}: {error}") from error
+    except Exception as error:  # the library raises whatever its JSON, codecs and file systems raise
+        reason = without_secrets(str(error).replace(address, url.name))
+        raise StoreFormatError(f"[open_store] {url.name} is not a readable Zarr array: {reason}") from error
+    store = ZarrStore(None, array, name=url.name if url.key is None else f"{url.name}::{url.key}")
+    store._url = url
+    return store
 
 
 def _metadata(path: Path) -> bytes:

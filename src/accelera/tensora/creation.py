@@ -10,7 +10,7 @@ from accelera.errors import ArgumentError, ShapeError
 from accelera.tensora import dtypes
 from accelera.tensora.core import DType, Tensor, native
 from accelera.tensora.inspection import check_device, placed
-from accelera.tensora.typing import Device, DTypeLike, Scalar, TensorLike
+from accelera.tensora.typing import Device, DTypeLike, Scalar, SupportsDLPack, TensorLike
 
 Shape = int | Sequence[int]
 
@@ -118,7 +118,7 @@ def _is_array_like(data: Any) -> bool:
     return not isinstance(data, (int, float, complex, list, tuple))
 
 
-def from_dlpack(x: Tensor, /, *, device: Device | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: SupportsDLPack, /, *, device: Device | None = None, copy: bool | None = None) -> Tensor:
     """Tensor over the memory of an object with ``__dlpack__``; a copy if ``copy=True``.
 
     Raises

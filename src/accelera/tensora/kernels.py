@@ -21,6 +21,8 @@ MOST_INPUTS = 6
 class TileKernel:
     """Python function as one operation on tensors: it broadcasts and has gradients."""
 
+    __wrapped__: Callable[..., Any]
+
     def __init__(self, function: Callable[..., Any], *, tile: bool = False) -> None:
         functools.update_wrapper(self, function)
         self._name: str = function.__name__

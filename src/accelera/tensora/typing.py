@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from accelera.tensora.core import DType, Tensor
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Scalar: TypeAlias = "bool | int | float | complex"
 """A Python number; it takes the type of the tensor that it meets."""
 
-TensorLike: TypeAlias = "Tensor | NDArray[Any] | Scalar | Sequence[Any]"
+TensorLike: TypeAlias = "Tensor | NDArray[Any] | np.generic[Any] | Scalar | Sequence[Any]"
 """What `accelera.tensora.asarray` makes a tensor of."""
 
 DTypeLike: TypeAlias = "DType | str | type[Any] | np.dtype[Any]"
@@ -29,4 +29,30 @@ Shape: TypeAlias = "int | Sequence[int]"
 Axes: TypeAlias = "int | tuple[int, ...] | None"
 """An axis, several, or None for all."""
 
-__all__ = ["Axes", "DType", "DTypeLike", "Device", "Scalar", "Shape", "Tensor", "TensorLike"]
+
+class SupportsDLPack(Protocol):
+    """An object that shares its memory by the DLPack protocol, such as an array of NumPy or PyTorch."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a capsule over the memory."""
+
+
+class SupportsStateDict(Protocol):
+    """An object with named tensors, such as `accelera.tensora.nn.Module`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors by name."""
+
+
+__all__ = [
+    "Axes",
+    "DType",
+    "DTypeLike",
+    "Device",
+    "Scalar",
+    "Shape",
+    "SupportsDLPack",
+    "SupportsStateDict",
+    "Tensor",
+    "TensorLike",
+]

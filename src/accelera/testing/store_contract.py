@@ -28,8 +28,8 @@ import numpy as np
 import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError
-from accelera.stores import OutputStore, Store
-from accelera.stores._internal import parse_dtype, whole
+from accelera.stores import Store
+from accelera.stores._internal import OutputStore, parse_dtype, whole
 
 _SHAPE = (7, 12, 9)
 _REGIONS = [

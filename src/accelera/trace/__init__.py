@@ -1,6 +1,6 @@
 """Trace: the record of accesses that a run leaves and a simulator replays."""
 
-from accelera.trace.access import Access, Kind
+from accelera.trace.access import Kind
 from accelera.trace.formats import read_trace, write_trace
 from accelera.trace.miss_ratio import miss_ratio_curve, sampled_miss_ratio_curve
 from accelera.trace.occupancy import Occupancy
@@ -8,7 +8,6 @@ from accelera.trace.summary import statistics
 from accelera.trace.trace import Trace, TraceLog
 
 __all__ = [
-    "Access",
     "Kind",
     "Occupancy",
     "Trace",

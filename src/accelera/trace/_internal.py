@@ -1,6 +1,6 @@
 """Names of this package for the other packages of Accelera; not part of the public interface."""
 
-from accelera.trace.access import ROLES, Recorder, RunRecorder
+from accelera.trace.access import ROLES, Access, Recorder, RunRecorder
 from accelera.trace.dataframe import MIB, tensor_ids
 from accelera.trace.formats import FORMATS
 from accelera.trace.occupancy import largest_op, working_sets
@@ -16,6 +16,7 @@ from accelera.trace.reuse import (
 from accelera.trace.trace import content_hash
 
 __all__ = [
+    "Access",
     "FIRST",
     "FORMATS",
     "MIB",

@@ -8,8 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from accelera._charts import TITLES, Kind, figure_bytes, table_bytes
 from accelera._extras import require
+from accelera.charts import figure_bytes
+from accelera.charts._internal import TITLES, Kind, table_bytes
 from accelera.errors import BackendMissingError
 from accelera.report import report_page
 from accelera.ui.connection import service

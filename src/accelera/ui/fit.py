@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from accelera._charts import (
+from accelera._plotting import format_budget, format_count, format_size
+from accelera.charts._internal import (
     CURVES_HEIGHT,
     OCCUPANCY_HEIGHT,
     bars_height,
@@ -18,7 +19,6 @@ from accelera._charts import (
     occupancy_legend,
     policy_bars,
 )
-from accelera._plotting import format_budget, format_count, format_size
 from accelera.ui.connection import ask, service
 from accelera.ui.controls import apply, controls
 from accelera.ui.exports import ChartExport, keep_and_export, pictures_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from accelera._charts import (
+from accelera._plotting import format_size
+from accelera.charts._internal import (
     CURVES_HEIGHT,
     bars_height,
     curves_chart,
@@ -15,7 +16,6 @@ from accelera._charts import (
     policy_bars,
     policy_label,
 )
-from accelera._plotting import format_size
 from accelera.policy import POLICIES
 from accelera.ui.connection import ask
 from accelera.ui.controls import BOUND, show_stored, stored_trace

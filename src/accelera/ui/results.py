@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from accelera._charts import CURVES_HEIGHT, curves_chart, curves_legend, policy_label
 from accelera._plotting import format_ratio, format_size
+from accelera.charts._internal import CURVES_HEIGHT, curves_chart, curves_legend, policy_label
 from accelera.ui.failures import sentence_of
 from accelera.ui.pictures import draw, escaped, legend, page_of, theme
 from accelera.units import format_seconds

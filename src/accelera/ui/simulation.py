@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from accelera._charts import HEATMAP_HEIGHT, heatmap_chart
 from accelera._plotting import format_count, format_size
+from accelera.charts._internal import HEATMAP_HEIGHT, heatmap_chart
 from accelera.ui.connection import ask
 from accelera.ui.controls import BOUND
 from accelera.ui.pictures import draw, main_button, note, theme

@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from accelera._charts import TIMELINE_HEIGHT, timeline_chart
 from accelera._plotting import format_budget, format_count, format_size
+from accelera.charts._internal import TIMELINE_HEIGHT, timeline_chart
 from accelera.ui.connection import ask, service
 from accelera.ui.controls import BOUND, controls
 from accelera.ui.exports import ChartExport, keep_and_export

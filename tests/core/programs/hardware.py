@@ -5,7 +5,7 @@ from accelera.devices import get_device, names
 from accelera.execution import HardwareCapabilities
 from accelera.execution.hardware.capabilities import accelerators
 
-names._DEVICE_FILES = ("/dev/null",)
+names._DEVICE_FILES = ("/dev/null",)  # type: ignore[assignment]
 assert get_device(None).name == "cpu"
 assert accelerators(("/dev/null",)) == ()
 assert not HardwareCapabilities.detect().gpu_available

@@ -13,7 +13,8 @@ import numpy as np
 import safetensors.numpy
 
 from accelera.errors import AcceleraError
-from accelera.stores import create_store, open_store
+from accelera.stores import open_store
+from accelera.stores._internal import create_store
 from accelera.stores.opening import split_key
 from accelera.stores.safetensors import tensor_names
 from tests.fuzz.harness import (

@@ -10,7 +10,7 @@ from unittest import mock
 import typer
 
 from accelera import settings
-from accelera.chunking import create_chunking_strategy
+from accelera.chunking._internal import create_chunking_strategy
 from accelera.cli.options import parsed_axes
 from accelera.devices import get_device
 from accelera.execution.strategy.strategy import named_strategy

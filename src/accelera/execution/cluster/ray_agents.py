@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from accelera.devices._internal import split_name
 from accelera.errors import ArgumentError, ClusterError
@@ -25,6 +25,9 @@ from accelera.execution.cluster.ray_connection import (
     own_versions,
     without_auto_init,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 LOOK_S: Final = 0.5
 """Period of refreshing the list of nodes, in seconds."""
@@ -78,7 +81,7 @@ class AgentResources:
     """GPUs to reserve; nodes that have less take no part."""
     resources: dict[str, float] = field(default_factory=dict)
     """Other resources to reserve."""
-    device: str | None = None
+    device: str | torch.device | None = None
     """What computes beside the processors of every node; None: the first GPU that is reserved, if any."""
 
     def __post_init__(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Generic, Protocol, TypeVar, final
 
 from accelera.memory.pool.ledger import Ledger, PoolStats
 from accelera.policy import EvictionPolicy, Knowledge, create_policy
-from accelera.trace import Access, Kind
-from accelera.trace._internal import Recorder
+from accelera.trace import Kind
+from accelera.trace._internal import Access, Recorder
 
 PREVIEWABLE = frozenset({"fifo", "loop", "lru", "mru"})
 """Policies whose next victims can be asked for without changing their state."""

@@ -12,7 +12,7 @@ from accelera.tensora.creation import asarray
 from accelera.tensora.hooks import HookHandle, add_hook
 from accelera.tensora.python_calls import host_call
 
-Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+Params = Iterable[Tensor | tuple[str, Tensor] | dict[str, Any]]
 State = dict[str, Any]
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from accelera.errors import ArgumentError, DTypeError, StateError, StoreError, StoreFormatError
 from accelera.stores._internal import tensor_entries
@@ -23,10 +23,7 @@ from accelera.tensora.serialization.memory import (
     require_named_tensors,
     staged_bytes,
 )
-from accelera.tensora.typing import Device
-
-if TYPE_CHECKING:
-    from accelera.tensora.nn import Module
+from accelera.tensora.typing import Device, SupportsStateDict
 
 _NAMES = {
     "bool": "BOOL",
@@ -297,7 +294,9 @@ def _copy_to_device(mapped: Any, device: Device) -> Any:
 # --- modules ----------------------------------------------------------------------------------------------
 
 
-def save_model(module: Module, path: str | os.PathLike[str], metadata: dict[str, str] | None = None) -> None:
+def save_model(
+    module: SupportsStateDict, path: str | os.PathLike[str], metadata: dict[str, str] | None = None
+) -> None:
     """Write the parameters and persistent buffers of a module to a file, as `save_file` does.
 
     A tensor that has several names is written once, under the first in alphabetical order; the metadata has
@@ -327,7 +326,7 @@ def save_model(module: Module, path: str | os.PathLike[str], metadata: dict[str,
 
 
 def load_model(
-    module: Module, path: str | os.PathLike[str], strict: bool = True
+    module: SupportsStateDict, path: str | os.PathLike[str], strict: bool = True
 ) -> tuple[list[str], list[str]]:
     """Read the parameters and buffers of a module from a file, into the memory that they have.
 

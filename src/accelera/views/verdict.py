@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelera._plotting import format_budget, format_size
-from accelera._views.comparison import PLAIN
-from accelera._views.facts import JsonView, MeasuredTrace, Per, workload_of
-from accelera._views.presets import model_name
-from accelera._views.wording import longer, policy_label, share_more
+from accelera.views.comparison import PLAIN
+from accelera.views.facts import JsonView, MeasuredTrace, Per, workload_of
+from accelera.views.presets import model_name
+from accelera.views.wording import longer, policy_label, share_more
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from accelera._views.comparison import PLAIN, ComparisonView, PolicyRow, comparison_view, seconds_of
-from accelera._views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
-from accelera._views.occupancy import OccupancyView, occupancy_view
-from accelera._views.verdict import LoadedAhead, Verdict, headline_of, sentence_of
 from accelera.simulator import simulate
 from accelera.trace import Trace
+from accelera.views.comparison import PLAIN, ComparisonView, PolicyRow, comparison_view, seconds_of
+from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
+from accelera.views.occupancy import OccupancyView, occupancy_view
+from accelera.views.verdict import LoadedAhead, Verdict, headline_of, sentence_of
 
 LOOKAHEADS = (1, 2, 4, 8, 16)
 """Tried for the time that loading ahead would save."""
@@ -32,7 +32,7 @@ def fit_view(
     what_if: WhatIf | None = None,
     policies: Sequence[str] | None = None,
     *,
-    least_bytes: int | None = None,
+    lower_bound_bytes: int | None = None,
 ) -> FitView:
     """Return verdict, occupancy and comparison of ``trace`` in ``budget_bytes``.
 
@@ -42,7 +42,7 @@ def fit_view(
         The machine; a card of the class ``gpu-24gb`` by default.
     policies
         Names that are compared; four usual ones by default.
-    least_bytes
+    lower_bound_bytes
         Result of ``least_per_unit``, which the sentences then mention.
 
     Raises UnknownNameError for a policy or machine, ValueError for a policy that needs a score.
@@ -53,7 +53,7 @@ def fit_view(
     'Running a transformer of 38.7M parameters needs 344 MB. You are 244 MB short.'
     """
     facts, what_if = facts_of(trace), what_if or WhatIf()
-    compared = comparison_view(facts, budget_bytes, what_if, policies, least_bytes=least_bytes)
+    compared = comparison_view(facts, budget_bytes, what_if, policies, least_bytes=lower_bound_bytes)
     return FitView(
         verdict_of(facts, budget_bytes, what_if, compared), occupancy_view(facts, budget_bytes), compared
     )

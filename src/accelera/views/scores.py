@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera._views.facts import JsonView
 from accelera.simulator._internal import unit_scores
 from accelera.trace import Trace
 from accelera.trace._internal import stack_distances
+from accelera.views.facts import JsonView
 
 MOST_TENSORS = 40
 """More would be columns of a few pixels: those with the highest scores, then the most accessed."""

@@ -1,6 +1,6 @@
-"""Numbers behind every picture: verdict, occupancy, policies, curves, ways out, timeline."""
+"""Names of this package for the other packages of Accelera; not part of the public interface."""
 
-from accelera._views.comparison import (
+from accelera.views.comparison import (
     USUAL_POLICIES,
     ComparisonView,
     PolicyRow,
@@ -9,13 +9,13 @@ from accelera._views.comparison import (
     least_per_unit,
     needs_schedule,
 )
-from accelera._views.curves import CurvesView, curves_view
-from accelera._views.facts import MACHINES, JsonView, MeasuredTrace, Units, ViewJson, WhatIf
-from accelera._views.fit import FitView, fit_view, verdict_of
-from accelera._views.occupancy import OccupancyPeak, OccupancyView, PhaseSpan, RoleSeries, occupancy_view
-from accelera._views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
-from accelera._views.scores import ScoreCell, ScoresView, scores_of, scores_view
-from accelera._views.timeline import (
+from accelera.views.curves import CurvesView, curves_view
+from accelera.views.facts import MACHINES, JsonView, Units, ViewJson
+from accelera.views.fit import FitView, verdict_of
+from accelera.views.occupancy import OccupancyPeak, OccupancyView, PhaseSpan, RoleSeries, occupancy_view
+from accelera.views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
+from accelera.views.scores import ScoreCell, ScoresView, scores_of, scores_view
+from accelera.views.timeline import (
     LaneSpan,
     OccupancyOverTime,
     TimedPhase,
@@ -23,9 +23,9 @@ from accelera._views.timeline import (
     TimelineView,
     timeline_view,
 )
-from accelera._views.verdict import LoadedAhead, Verdict
-from accelera._views.ways import RoomLeft, WayOut, WaysView, ways_view
-from accelera._views.wording import policy_label
+from accelera.views.verdict import LoadedAhead, Verdict
+from accelera.views.ways import RoomLeft, WayOut, WaysView, ways_view
+from accelera.views.wording import policy_label
 
 __all__ = [
     "CARDS",
@@ -39,7 +39,6 @@ __all__ = [
     "JsonView",
     "LaneSpan",
     "LoadedAhead",
-    "MeasuredTrace",
     "ModelPreset",
     "OccupancyOverTime",
     "OccupancyPeak",
@@ -58,10 +57,8 @@ __all__ = [
     "ViewJson",
     "WayOut",
     "WaysView",
-    "WhatIf",
     "comparison_view",
     "curves_view",
-    "fit_view",
     "known_policies",
     "least_per_unit",
     "needs_schedule",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera._views.facts import JsonView, MeasuredTrace, Units, facts_of
 from accelera.trace import Kind, Trace
+from accelera.views.facts import JsonView, MeasuredTrace, Units, facts_of
 
 MOST_PHASES = 60
 """Most phases that are shown; more would be thin stripes."""

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accelera._charts.parts import (
-    Option,
-    base,
-    cut,
-    hover,
-    message,
-    plate,
-    tooltip,
-    upright_axis,
-    value_axis,
-)
 from accelera._plotting import (
     BLUE,
     GREEN,
@@ -29,8 +18,19 @@ from accelera._plotting import (
     theme_of,
     time_scale,
 )
-from accelera._views import ViewJson
+from accelera.charts.parts import (
+    Option,
+    base,
+    cut,
+    hover,
+    message,
+    plate,
+    tooltip,
+    upright_axis,
+    value_axis,
+)
 from accelera.units import format_seconds
+from accelera.views._internal import ViewJson
 
 TIMELINE_HEIGHT = 420
 COLOURS = {"compute": BLUE, "load": ORANGE, "store": GREEN}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera._charts.parts import Option
 from accelera._plotting import Theme
+from accelera.charts.parts import Option
 
 POINTS = 0.72
 """Points per pixel, at a hundred pixels per inch."""

@@ -13,11 +13,11 @@ from inspect import signature
 from typing import Any, Literal
 
 from accelera._plotting import format_budget, format_size
-from accelera._views.facts import JsonView, MeasuredTrace, facts_of
-from accelera._views.presets import smallest_card
 from accelera.simulator import generate_synthetic_trace, largest_batch, largest_context
 from accelera.simulator._internal import ITEM_BYTES
 from accelera.trace import Occupancy, Trace
+from accelera.views.facts import JsonView, MeasuredTrace, facts_of
+from accelera.views.presets import smallest_card
 
 MOST_BATCH = 65_536
 MOST_CONTEXT = 1_048_576

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelera._charts.parts import Option, base, cut, hover, letters, message, tooltip, value_axis, verbatim
 from accelera._plotting import Theme, format_count, theme_of
-from accelera._views import scores_of
+from accelera.charts.parts import Option, base, cut, hover, letters, message, tooltip, value_axis, verbatim
+from accelera.views._internal import scores_of
 
 HEATMAP_HEIGHT = 420
 CIVIDIS = ("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838")

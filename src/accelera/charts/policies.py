@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accelera._charts.parts import (
+from accelera._plotting import (
+    Scale,
+    Theme,
+    format_share,
+    format_size,
+    round_ticks,
+    size_scale,
+    theme_of,
+)
+from accelera.charts.parts import (
     SMALL,
     TEXT,
     Option,
@@ -17,17 +26,8 @@ from accelera._charts.parts import (
     value_axis,
     verbatim,
 )
-from accelera._plotting import (
-    Scale,
-    Theme,
-    format_share,
-    format_size,
-    round_ticks,
-    size_scale,
-    theme_of,
-)
-from accelera._views import ViewJson
 from accelera.units import format_seconds
+from accelera.views._internal import ViewJson
 
 ROW = 44
 """Pixels per policy."""

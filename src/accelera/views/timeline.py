@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera._views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
-from accelera._views.occupancy import MOST_POINTS, phases_of, thinned
-from accelera._views.wording import policy_label, share_of
 from accelera.memory import Hierarchy
 from accelera.simulator import Report, simulate
 from accelera.simulator._internal import Timeline
 from accelera.trace import Trace
 from accelera.units import format_seconds
+from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
+from accelera.views.occupancy import MOST_POINTS, phases_of, thinned
+from accelera.views.wording import policy_label, share_of
 
 Seconds = NDArray[np.float64]
 

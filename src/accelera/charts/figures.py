@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from accelera._charts.curves import CURVES_HEIGHT, curves_chart, curves_legend
-from accelera._charts.figure_marks import draw_series
-from accelera._charts.heatmap import HEATMAP_HEIGHT, heatmap_chart
-from accelera._charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupancy_legend
-from accelera._charts.parts import Option, unstyled
-from accelera._charts.policies import bars_height, policy_bars
-from accelera._charts.timeline import TIMELINE_HEIGHT, timeline_chart
 from accelera._extras import needed_for
 from accelera._plotting import Theme, theme_of
+from accelera.charts.curves import CURVES_HEIGHT, curves_chart, curves_legend
+from accelera.charts.figure_marks import draw_series
+from accelera.charts.heatmap import HEATMAP_HEIGHT, heatmap_chart
+from accelera.charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupancy_legend
+from accelera.charts.parts import Option, unstyled
+from accelera.charts.policies import bars_height, policy_bars
+from accelera.charts.timeline import TIMELINE_HEIGHT, timeline_chart
 from accelera.errors import ArgumentError
 
 Kind = Literal["occupancy", "policies", "curves", "timeline", "heatmap"]

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera._charts.parts import (
+from accelera._plotting import (
+    Scale,
+    Theme,
+    Ticks,
+    format_budget,
+    format_size,
+    ink_on,
+    role_colours,
+    round_ticks,
+    size_scale,
+    theme_of,
+    whole_ticks,
+)
+from accelera.charts.parts import (
     SMALL,
     TEXT,
     Option,
@@ -25,20 +38,7 @@ from accelera._charts.parts import (
     value_axis,
     verbatim,
 )
-from accelera._plotting import (
-    Scale,
-    Theme,
-    Ticks,
-    format_budget,
-    format_size,
-    ink_on,
-    role_colours,
-    round_ticks,
-    size_scale,
-    theme_of,
-    whole_ticks,
-)
-from accelera._views import ViewJson
+from accelera.views._internal import ViewJson
 
 Array = NDArray[np.float64]
 

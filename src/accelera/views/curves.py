@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accelera._views.comparison import USUAL_POLICIES
-from accelera._views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
 from accelera.simulator import Sweep, sweep
 from accelera.simulator._internal import bound_curve, depths_below_chord
 from accelera.trace import Trace
+from accelera.views.comparison import USUAL_POLICIES
+from accelera.views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
 
 POINTS = 40
 TOLERANCE, MOST_SOLVED = 0.03, 6

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from accelera._views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
-from accelera._views.wording import policy_label
 from accelera.policy import POLICIES
 from accelera.policy._internal import needs
 from accelera.simulator import Report, lower_bound, simulate
 from accelera.trace import Trace
+from accelera.views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
+from accelera.views.wording import policy_label
 
 USUAL_POLICIES = ("belady", "gdsf", "arc", "lru")
 """Policies that are compared where none are named: the ideal, two that adapt, and what most systems do."""

@@ -8,20 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera._charts.parts import (
-    TEXT,
-    Option,
-    base,
-    letters,
-    message,
-    painted,
-    pin,
-    pins,
-    plate,
-    tooltip,
-    upright_axis,
-    value_axis,
-)
 from accelera._plotting import (
     Box,
     Scale,
@@ -36,7 +22,21 @@ from accelera._plotting import (
     text_colour,
     theme_of,
 )
-from accelera._views import ViewJson, policy_label
+from accelera.charts.parts import (
+    TEXT,
+    Option,
+    base,
+    letters,
+    message,
+    painted,
+    pin,
+    pins,
+    plate,
+    tooltip,
+    upright_axis,
+    value_axis,
+)
+from accelera.views._internal import ViewJson, policy_label
 
 Array = NDArray[np.float64]
 Measure = Literal["moved", "miss_ratio"]

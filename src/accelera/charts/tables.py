@@ -7,10 +7,10 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from accelera._charts.heatmap import columns_of_scores, distance_class_of
 from accelera._extras import needed_for
-from accelera._views import ViewJson
+from accelera.charts.heatmap import columns_of_scores, distance_class_of
 from accelera.errors import ArgumentError
+from accelera.views._internal import ViewJson
 
 Columns = dict[str, list[Any]]
 
