@@ -12,7 +12,7 @@ tools := $(venv)/.tools
 built := $(venv)/.built
 pages := $(venv)/.pages
 installed := $(venv)/.installed
-extras := dev,torch,trace,zarr,hdf5,ray,jax,onnx,learned,llm,lightning,plot,metrics,service,ui
+extras := dev,torch,trace,zarr,hdf5,remote,ray,jax,onnx,learned,llm,lightning,plot,metrics,service,ui
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
 formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/emulator/*.h tests/tensora/emulator/*.cpp) \
     $(wildcard tests/native/*.h tests/native/*.cpp tests/faults/*.cpp)

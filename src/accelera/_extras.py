@@ -16,6 +16,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "trace": ("pandas", "pyarrow"),
     "zarr": ("zarr",),
     "hdf5": ("h5py",),
+    "remote": ("fsspec", "aiohttp"),
     "ray": ("ray",),
     "jax": ("jax",),
     "onnx": ("onnx", "onnxruntime"),

@@ -86,6 +86,7 @@ USES = {
     ),
     "zarr": ("engine.copy(a, 'a.zarr')", "engine.matmul(a, a, out='c.zarr')"),
     "hdf5": ("engine.copy(a, 'a.h5')", "Path('b.h5').touch(), engine.sum('b.h5')"),
+    "remote": ("accelera.open_store('memory://a.npy')", "engine.sum('https://127.0.0.1/a.npy')"),
     "ray": ("accelera.execution.RayCluster()", "engine.matmul(a, a, out='c.npy', cluster='ray')"),
     "learned": ("score(trace, 'learned')", "train_scorer([trace])"),
     "llm": ("score(trace, 'llm', path='model')", "accelera.callbacks.TransformersCallback()"),
