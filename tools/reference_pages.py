@@ -47,6 +47,7 @@ STABLE = (
 PROVISIONAL = (
     "callbacks",
     "capture",
+    "charts",
     "estimate",
     "execution",
     "interceptor",
@@ -55,6 +56,7 @@ PROVISIONAL = (
     "service",
     "tensora",
     "testing",
+    "views",
 )
 STABILITY = {**dict.fromkeys(STABLE, "stable"), **dict.fromkeys(PROVISIONAL, "provisional")}
 """Label of each package; docs/status.md explains the labels, and names the experimental parts."""

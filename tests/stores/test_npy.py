@@ -42,7 +42,7 @@ class TestFortranNpy(TestNpy):
 
     def begin(self, shape: tuple[int, ...], dtype: str, *, resume: bool = False) -> OutputStore:
         path = str(self.folder / "result.npy")
-        return create_store(path, shape, dtype, order="F", align=64, resume=resume, direct=True)
+        return create_store(path, shape, dtype, order="F", resume=resume, direct=True)
 
 
 class TestSwappedNpy(StoreContract):
@@ -120,8 +120,6 @@ def test_what_is_asked_for_is_checked(tmp_path: Path) -> None:
         open_store(path, offset=128)
     with pytest.raises(StoreFormatError, match="chunk"):
         create_store(path, (3,), "float32", chunk=(1,))
-    with pytest.raises(StoreFormatError, match="8192"):
-        create_store(path, (3,), "float32", align=1 << 16)
 
 
 def header(text: str, version: int = 1) -> bytes:

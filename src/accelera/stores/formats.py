@@ -55,6 +55,10 @@ class Source:
         _refuse("open_store", self.url_name or str(self.path), self, fields)
 
 
+DATA_ALIGNMENT = 4096
+"""Direct I/O transfers whole pages, so the data of a new file start at a multiple of this number of bytes."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A file to write."""
@@ -66,8 +70,6 @@ class Target:
     """The array's name in a file that holds several."""
     order: str = "C"
     """``"C"``: last axis fastest, ``"F"``: first axis fastest."""
-    align: int = 4096
-    """The data begins at a multiple of this many bytes."""
     chunk: tuple[int, ...] | None = None
     """Chunk shape of a chunked format; None for its own choice."""
     resume: bool = False

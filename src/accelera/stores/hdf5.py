@@ -32,7 +32,7 @@ from accelera.stores.contract import Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
-from accelera.stores.formats import Source, Target
+from accelera.stores.formats import DATA_ALIGNMENT, Source, Target
 from accelera.stores.hdf5_deflate import read_deflated, require_sound_index
 from accelera.stores.regions import Region
 from accelera.stores.sampling import sample_of_file
@@ -93,7 +93,7 @@ def create_path(target: Target) -> FlatOutput:
     key = _DEFAULT_KEY if target.key is None else target.key.strip("/")
     with _failures_reported("create_store", str(target.path)):
         _check_sole_entry(target, key)
-        header = h5_header(key, target.shape, target.dtype, align=target.align)
+        header = h5_header(key, target.shape, target.dtype)
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
 
 
@@ -244,20 +244,20 @@ def check_dataset(dataset: Any) -> None:
     parse_dtype(dataset.dtype, op=f"open_store {dataset.name}")
 
 
-def h5_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, align: int = 4096) -> bytes:
+def h5_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of a file before the elements of its only dataset, as the library writes them."""
     library, image = h5py_library(), _Image()
     with _library_errors(f"[create_store] an HDF5 dataset {name!r} of {dtype}{list(shape)}"):
-        offset = _written(library, image, name, shape, dtype, align)
+        offset = _written(library, image, name, shape, dtype)
     return image.start(offset)
 
 
 def _written(
-    library: Any, image: _Image, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], align: int
+    library: Any, image: _Image, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> int | None:
     """Let the library lay out a file without its elements; return where those begin (None: nowhere)."""
     file = library.File(
-        image, "w", libver="earliest", alignment_threshold=_SMALL_BYTES, alignment_interval=align
+        image, "w", libver="earliest", alignment_threshold=_SMALL_BYTES, alignment_interval=DATA_ALIGNMENT
     )
     try:
         with file:

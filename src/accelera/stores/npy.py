@@ -21,7 +21,7 @@ from accelera.errors import DTypeError, StoreFormatError
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
-from accelera.stores.formats import Source, Target
+from accelera.stores.formats import DATA_ALIGNMENT, Source, Target
 from accelera.stores.remotefile import RemoteFile
 from accelera.stores.remotestore import RemoteStore
 from accelera.stores.urls import Url
@@ -30,7 +30,6 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _LONGEST_HEADER = 64 << 10
 """Bytes of a header that are read without being told to: parsing a long one takes much memory."""
-_LARGEST_ALIGN = 8192
 _FOREIGN = ">" if sys.byteorder == "little" else "<"
 
 
@@ -137,22 +136,14 @@ def _damaged(path: Path | str, found: str) -> StoreFormatError:
 def create_path(target: Target) -> FlatOutput:
     """Begin a new ``.npy`` file."""
     target.refuse("key", "chunk")
-    header = npy_header(target.shape, target.dtype, order=target.order, align=target.align)
+    header = npy_header(target.shape, target.dtype, order=target.order)
     placement = Placement.dense(target.shape, target.dtype, offset=len(header), order=target.order)
     return FlatOutput(target, header, placement)
 
 
-def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], *, order: str = "C", align: int = 4096) -> bytes:
-    """Return the bytes before the data, padded so that the data begins at a multiple of ``align``.
-
-    ``align`` is at most 8192: NumPy does not read longer headers without being told to.
-    """
-    if not 1 <= align <= _LARGEST_ALIGN:
-        raise StoreFormatError(
-            f"[create_store] align={align}: NumPy reads .npy headers of up to 10000 bytes; "
-            f"choose an alignment of at most {_LARGEST_ALIGN}"
-        )
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], *, order: str = "C") -> bytes:
+    """Return the bytes before the data, padded to a multiple of ``DATA_ALIGNMENT``."""
     descr = "<V2" if dtype == BFLOAT16 else dtype.str
     text = f"{{'descr': {descr!r}, 'fortran_order': {order == 'F'}, 'shape': {shape!r}, }}"
-    length = -(-(10 + len(text) + 1) // align) * align - 10
+    length = -(-(10 + len(text) + 1) // DATA_ALIGNMENT) * DATA_ALIGNMENT - 10
     return _MAGIC + bytes([1, 0]) + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"

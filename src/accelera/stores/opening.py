@@ -110,7 +110,10 @@ def _open_named(text: str, source: Source) -> Store:
     if is_url(text):
         url = parse_url(text, source.key)
         if url.local_path is None:
-            return open_url(url, replace(source, path=Path(url.name), key=url.key, url_name=url.name))
+            remote: Store = open_url(
+                url, replace(source, path=Path(url.name), key=url.key, url_name=url.name)
+            )
+            return remote
         text, source = url.local_path, replace(source, key=url.key)
     path, key = split_key(text, source.key)
     check_name("open_store", path)
@@ -139,7 +142,6 @@ def create_store(
     *,
     resume: bool = False,
     order: str = "C",
-    align: int = 4096,
     chunk: Sequence[int] | None = None,
     codec: str | None = None,
     direct: bool | None = None,
@@ -149,9 +151,9 @@ def create_store(
     ``target`` is a path (the format follows from its suffix), a NumPy array or torch tensor to fill,
     or None for a new array in RAM. A file is written as ``<name>.partial`` beside its target, its space
     is reserved at once, and ``commit`` puts it in place; a symbolic link is followed. ``resume`` goes on
-    with the partial file of an interrupted run. ``order="F"`` makes the first axis the fastest. The data
-    begins at a multiple of ``align`` bytes. ``chunk`` and ``codec`` are the chunk shape and the
-    compression of a Zarr result: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``.
+    with the partial file of an interrupted run. ``order="F"`` makes the first axis the fastest. ``chunk``
+    and ``codec`` are the chunk shape and the compression of a Zarr result, such as
+    ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``.
 
     Raises StoreError, before anything is computed, when the target cannot be written.
     """
@@ -162,7 +164,9 @@ def create_store(
     if isinstance(target, (str, PathLike)):
         path, (_, key) = result_path(target), split_key(target, None)
         pieces = None if chunk is None else _whole(chunk)
-        wish = Target(path, sizes, element, key, order, align, pieces, resume, direct, codec=codec)
+        wish = Target(
+            path, sizes, element, key, order, chunk=pieces, resume=resume, direct=direct, codec=codec
+        )
         output: OutputStore = format_of(path).create_path(wish)
         return output
     if resume:

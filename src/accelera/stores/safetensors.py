@@ -22,7 +22,7 @@ from accelera.errors import ArgumentError, DTypeError, StoreError, StoreFormatEr
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
-from accelera.stores.formats import Source, Target
+from accelera.stores.formats import DATA_ALIGNMENT, Source, Target
 from accelera.stores.remotefile import RemoteFile
 from accelera.stores.remotestore import RemoteStore
 from accelera.stores.urls import Url
@@ -227,7 +227,7 @@ def create_path(target: Target) -> FlatOutput:
         raise StoreFormatError(
             f"[create_store] {target.path}: .safetensors has C order only; leave order out"
         )
-    header = safetensors_header(target.key or _DEFAULT_KEY, target.shape, target.dtype, align=target.align)
+    header = safetensors_header(target.key or _DEFAULT_KEY, target.shape, target.dtype)
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
 
 
@@ -243,10 +243,8 @@ def _check_sole_entry(target: Target) -> None:
         )
 
 
-def safetensors_header(
-    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, align: int = 4096
-) -> bytes:
-    """Return the bytes before the data, padded so that the data begins at a multiple of ``align``."""
+def safetensors_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes before the data, padded to a multiple of ``DATA_ALIGNMENT``."""
     names = {ours: theirs for theirs, ours in _DTYPES.items()}
     if dtype.name not in names:
         raise DTypeError(
@@ -255,5 +253,5 @@ def safetensors_header(
     size = math.prod(shape) * dtype.itemsize
     entry = {"dtype": names[dtype.name], "shape": list(shape), "data_offsets": [0, size]}
     text = json.dumps({name: entry}, separators=(",", ":")).encode()
-    length = -(-(8 + len(text)) // align) * align - 8
+    length = -(-(8 + len(text)) // DATA_ALIGNMENT) * DATA_ALIGNMENT - 8
     return length.to_bytes(8, "little") + text.ljust(length)

@@ -96,7 +96,7 @@ def create_path(target: Target) -> ZarrOutput:
 
     Raises DTypeError for bfloat16, StoreError when the folder cannot be made or the disk is too small.
     """
-    target.refuse("key", "order", "align")
+    target.refuse("key", "order")
     zarr_library()
     compressors_of(target.codec)
     return ZarrOutput(target)
