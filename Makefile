@@ -79,8 +79,9 @@ bench: $(installed) ## the benchmarks; ARGS="matmul --small" and so on
 docs: reference ## the documentation as HTML, in site/
 	NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --strict --quiet
 
-reference: $(installed) ## the table of operators in docs/interception.md; the rest is made by `make docs`
+reference: $(installed) ## tables in docs/interception.md and docs/tensora_index.md; the rest is made by `make docs`
 	$(bin)/python tools/operator_table.py
+	$(bin)/python tools/tensora_index.py
 
 api: $(installed) ## the public names with their signatures, in api/
 	$(bin)/python tools/api_surface.py
