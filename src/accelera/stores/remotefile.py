@@ -124,22 +124,25 @@ class RemoteFile:
         return {"headers": {**headers, "Accept-Encoding": "identity"}}
 
     def _require_ranges(self, facts: Mapping[str, Any]) -> None:
-        """Read the second byte alone: a server without ranges would send the whole file for each read."""
+        """Raise StoreError for a server without ranges, which would send the whole file for each read."""
         if self.size < 2:
             return
+        if facts.get("partial") is False or not self._sends_second_byte():
+            raise StoreError(
+                f"[open_store] {self.name}: the server sends whole files, ranges of bytes expected; "
+                "download the file and give its path"
+            )
+
+    def _sends_second_byte(self) -> bool:
         filesystem, path = self._filesystem()
         with self._failures_reported("open_store"):
             try:
-                if facts.get("partial") is False:
-                    raise ValueError("Accept-Ranges: none")
                 with filesystem.open(path, "rb", size=self.size, cache_type="none") as file:
                     file.seek(1)
                     file.read(1)
-            except ValueError as error:
-                raise StoreError(
-                    f"[open_store] {self.name}: the server sends whole files, ranges of bytes expected; "
-                    "download the file and give its path"
-                ) from error
+            except ValueError:  # as fsspec reports that the answer is the whole file
+                return False
+        return True
 
     @contextmanager
     def _failures_reported(self, op: str) -> Iterator[None]:
