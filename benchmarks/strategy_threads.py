@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import accelera.execution.selector
 from accelera.execution import ExecutionStrategy, StrategyManager, SystemLoad, ThreadsExecutor, kernel
-from accelera.execution import selector as selector_module
 from accelera.execution.strategy.history import PerformanceHistory
 
 WORKERS = 2
@@ -101,9 +101,10 @@ def _ratio(
 @contextmanager
 def _own_book() -> Iterator[None]:
     """Measure into a book of its own, as on a machine of one's own: others do not slow down who sleeps."""
+    selector_module: Any = accelera.execution.selector
     book, usual_history, usual_load = PerformanceHistory(), selector_module.shared_history, SystemLoad.current
-    selector_module.shared_history = lambda: book  # type: ignore[assignment]
-    SystemLoad.current = staticmethod(SystemLoad)  # type: ignore[assignment, method-assign]
+    selector_module.shared_history = lambda: book
+    SystemLoad.current = staticmethod(SystemLoad)  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ class CapturePackage:
 
 class EstimatePackage:
     Estimate = _estimate.Estimate
-    Phase = _estimate.Phase
     __call__ = staticmethod(_estimate.estimate)
     estimate = staticmethod(_estimate.estimate)
     predict_compile = staticmethod(_estimate.predict_compile)

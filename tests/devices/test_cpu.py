@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.devices import CpuDevice, cpu, pages
+from accelera.devices import CpuDevice, cpu
 from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
 from accelera.memory import process_memory, reset_peak
 from accelera.memory._internal import HostMemory
@@ -80,7 +81,7 @@ def test_a_refusal_of_the_system_is_a_device_memory_error(monkeypatch: pytest.Mo
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(pages.mmap, "mmap", refuse)
+    monkeypatch.setattr(mmap, "mmap", refuse)
     with pytest.raises(DeviceMemoryError, match="the system refused") as caught:
         DEVICE.allocate(4096)
     assert isinstance(caught.value.__cause__, OSError)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.devices import SimulatedDevice
+from accelera.devices import SimulatedDevice, get_device
 from accelera.engine import MatrixEngine, RunReport, distributed
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
@@ -40,7 +40,7 @@ def product(files: Path, nodes: Nodes, budget: str = "64MiB") -> RunReport:
 
 def given(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nodes find ``device`` under any name but the CPU's."""
-    find = distributed.get_device
+    find = get_device
 
     def found(name: Any = None) -> Any:
         return find("cpu") if name == "cpu" else device

@@ -273,7 +273,7 @@ def test_a_direct_product_that_runs_out_of_memory_goes_on_by_a_plan(engine, monk
     def full(*_):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(incore.torch, "matmul", full)
+    monkeypatch.setattr(torch, "matmul", full)
     with caplog.at_level(logging.WARNING, "accelera"):
         result = engine.matmul(A, B)
     np.testing.assert_allclose(result.numpy(), A @ B, rtol=1e-4, atol=1e-5)
@@ -284,7 +284,7 @@ def test_other_errors_of_torch_are_not_taken_for_memory(engine, monkeypatch):
     def broken(*_):
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(incore.torch, "matmul", broken)
+    monkeypatch.setattr(torch, "matmul", broken)
     with pytest.raises(RuntimeError, match="something else"):
         engine.matmul(A, B)
 

@@ -23,8 +23,8 @@ from accelera.execution import (
     kernel,
     selector,
 )
-from accelera.execution import selector as deciding_module
 from accelera.execution._internal import Decision
+from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.selector import GpuMemoryGauge, StrategySelector
 from accelera.execution.strategy.cost_model import DecisionInputs, cached_choice, choose_strategy
 from accelera.execution.strategy.history import (
@@ -90,7 +90,7 @@ def test_explain_names_the_leaf_of_the_tree_on_both_sides_of_every_border(
         gpu.available = available
         for pressure in PRESSURES:
             load = SystemLoad(gpu_memory_pressure=pressure)
-            monkeypatch.setattr(deciding_module.SystemLoad, "current", staticmethod(lambda load=load: load))
+            monkeypatch.setattr(SystemLoad, "current", staticmethod(lambda load=load: load))
             for count in COUNTS:
                 for parallel in PARALLEL:
                     told = manager.explain(WorkloadProfile(count, parallelization=parallel))

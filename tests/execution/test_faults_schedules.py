@@ -36,10 +36,10 @@ class Schedule:
         self.bad = {index for index in range(self.count) if dice.random() < rare}
         self.flaky = {index: dice.randint(1, 3) for index in range(self.count) if dice.random() < rare}
         self.slow = {index for index in range(self.count) if dice.random() < dice.choice((0, 0, 0.01))}
-        self.rerun = dice.choice(("on_failure", "on_failure", "freely", "never"))
+        self.rerun: Any = dice.choice(("on_failure", "on_failure", "freely", "never"))
         fallbacks = ["unfinished", "unfinished", "never"] + ["all"] * (self.rerun != "never")
-        self.fallback = dice.choice(fallbacks)
-        self.on_error = dice.choice(("raise", "collect", "collect", "skip"))
+        self.fallback: Any = dice.choice(fallbacks)
+        self.on_error: Any = dice.choice(("raise", "collect", "collect", "skip"))
         self.retry = dice.choice((None, Retry(times=2)))
         self.cancel = threading.Event() if dice.random() < 0.1 else None
         self.cancels_at = dice.randrange(max(self.count, 1))

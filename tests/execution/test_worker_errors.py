@@ -76,7 +76,7 @@ def own_group() -> BaseException:
 
 
 def noted() -> BaseException:
-    error = ParseError(1, 2)
+    error: Any = ParseError(1, 2)
     error.__notes__ = ["first note", "second note"]
     return error
 

@@ -208,7 +208,7 @@ class TestCrew:
 
         with ProcessesExecutor(1) as executor:
             executor.execute_batch([1], abs)
-            monkeypatch.setattr(driven.os, "killpg", killpg)
+            monkeypatch.setattr(os, "killpg", killpg)
             StrategyManager.cpu_only(executor).execute([60], time.sleep, timeout=0.1, on_error="collect")
             wait_until(lambda: len(killed) == 1)
             first = killed[0]
@@ -218,7 +218,7 @@ class TestCrew:
         def refused(*arguments: Any, **options: Any) -> None:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-        monkeypatch.setattr(driven.subprocess, "Popen", refused)
+        monkeypatch.setattr(subprocess, "Popen", refused)
         with ProcessesExecutor(2) as executor, pytest.raises(DeviceError, match="no worker process can be"):
             executor.execute_batch(range(4), abs)
 
@@ -264,7 +264,7 @@ class TestCrew:
         def refused() -> tuple[int, int]:
             raise OSError(24, "Too many open files")
 
-        monkeypatch.setattr(driven.os, "pipe", refused)
+        monkeypatch.setattr(os, "pipe", refused)
         with ProcessesExecutor(1) as executor:
             before = psutil.Process().num_fds()
             for _ in range(3):

@@ -346,6 +346,11 @@ def _example(schema: dict[str, Any], node: dict[str, Any]) -> Any:
 
 
 TEXTS: dict[str, tuple[str, ...]] = {
+    "store_url": (
+        "https://user:word@host/a/A.npy?key=1",
+        "zip://A.npy::https://host/x.zip",
+        "s3://b/m.safetensors::w",
+    ),
     "size_text": ("512MiB", "1.5 GB", "4096", "2k", ".5 PiB", "1e3kb"),
     "share_text": ("50%", "0.5", "512MiB", "1048576", "1.0"),
     "fraction_text": ("80%", "0.8", "1e-3"),

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from accelera.devices import SimulatedDevice
 from accelera.engine import MatrixEngine
-from accelera.interceptor import batched_matmul, elementwise, gemm, intercepted, router
+from accelera.interceptor import batched_matmul, contraction, elementwise, gemm, hooks, intercepted, router
 from accelera.interceptor.api import within
 from accelera.interceptor.attention import kernels
 from accelera.interceptor.config import RouteOverride, config_of
@@ -232,7 +232,7 @@ def test_second_derivatives_of_what_the_cpu_computed(
 @pytest.mark.parametrize("times", [1, 2, ALWAYS])
 def test_broadcast_products(times: int, accelerator: None, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.randn(5, 1, 6, 7), torch.randn(4, 7, 3)
-    inner, asked = batched_matmul.contract, []
+    inner, asked = contraction.contract, []
 
     def failing(*args: torch.Tensor, **how: Any) -> torch.Tensor:
         asked.append(how.get("scratch_bytes"))
@@ -310,7 +310,7 @@ def test_no_memory_for_the_result_is_torchs_own_error(monkeypatch: pytest.Monkey
 
 def test_a_failed_attempt_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(30, 40)
-    known = elementwise.original
+    known = hooks.original
     failed: list[weakref.ref[Any]] = []
 
     def original(name: str) -> Callable[..., Any]:

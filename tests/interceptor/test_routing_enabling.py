@@ -194,7 +194,7 @@ def test_the_refusal_is_ours_and_a_memory_error() -> None:
 def test_limits_that_cannot_be_armed_leave_the_former_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     accelera.enable("1GiB", 0, 0)
     try:
-        arm = api.arm
+        arm = hooks.arm
 
         def fails_once(*args: object) -> None:
             monkeypatch.setattr(api, "arm", arm)

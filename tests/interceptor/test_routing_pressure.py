@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import accelera
-from accelera.interceptor import api, elementwise, gemm
+from accelera.interceptor import api, elementwise, gemm, hooks
 from accelera.interceptor.config import RouteOverride, config_of
 from accelera.interceptor.router import route
 from tests.interceptor.forcing import counted, forced
@@ -49,7 +49,7 @@ def test_a_direct_call_goes_on_in_pieces(caplog: pytest.LogCaptureFixture) -> No
 
 def test_tiles_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(200, 300)
-    original = elementwise.original
+    original = hooks.original
     monkeypatch.setattr(elementwise, "original", lambda name: failing(original(name), 0, most=64))
     with forced("chunked", 1024), counted() as seen:
         found = torch.sin(x) * 0 + x
@@ -59,7 +59,7 @@ def test_tiles_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_place_tiles_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(1000)
-    original = elementwise.original
+    original = hooks.original
     monkeypatch.setattr(elementwise, "original", lambda name: failing(original(name), 0, most=100))
     with forced("chunked", 1024):
         x.add_(1)
@@ -68,7 +68,7 @@ def test_in_place_tiles_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) 
 
 def test_products_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.randn(60, 50).bfloat16(), torch.randn(50, 70).bfloat16()
-    original = gemm.original
+    original = hooks.original
     monkeypatch.setattr(gemm, "original", lambda name: failing(original(name), 0, most=1500))
     with forced("chunked", 1 << 20), counted() as seen:
         found = a @ b

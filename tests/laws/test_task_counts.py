@@ -92,6 +92,7 @@ def test_every_task_counts_for_one_device(name: str, executors: dict[str, Any], 
         cpu = executors.get(name, executors["threads"])
         manager = StrategyManager(cpu, gpu, strategy, observers=[observer], learn=False)
         lost: set[int] = set()
+        outputs: Any
         if way == "execute":
             result = manager.execute(tasks, halved, **options)
             outputs, shares = result.outputs, result.per_device

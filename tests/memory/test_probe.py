@@ -4,7 +4,7 @@ import sys
 import psutil
 import pytest
 
-from accelera.memory import probe, process_memory, reset_peak
+from accelera.memory import process_memory, reset_peak
 from accelera.memory._internal import host_memory
 
 MIB = 2**20
@@ -39,7 +39,7 @@ def test_the_peak_can_begin_anew():
 
 
 def test_other_systems_are_asked_through_psutil(monkeypatch):
-    monkeypatch.setattr(probe.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     memory = host_memory()
     assert 0 < memory.available_bytes <= memory.limit_bytes == memory.total_bytes
     process = process_memory()

@@ -254,6 +254,7 @@ def test_blocks_get_back_the_forward_that_they_had():
 
 def test_models_with_recomputed_blocks_are_copied_with_their_own_blocks(cache):
     model = taken(language_model(words=100), cache, "recompute")
-    twin: Any = copy.deepcopy(model)
+    twin = copy.deepcopy(model)
     assert isinstance(twin, LanguageModel)
-    assert twin.blocks[0].forward._forward.__self__ is twin.blocks[0]
+    first: Any = twin.blocks[0]
+    assert first.forward._forward.__self__ is first

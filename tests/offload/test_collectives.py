@@ -66,9 +66,10 @@ def test_gradients_added_up_between_ranks_in_a_budget_that_evicts_them() -> None
         for parameter in model.parameters():
             pg.allreduce([parameter.grad]).wait()
         assert accelera.offloaded(model).report().evictions > 0
+        gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
         return [
-            torch.empty_like(value).copy_(parameter.grad)
-            for parameter, value in zip(model.parameters(), values(number), strict=True)
+            torch.empty_like(value).copy_(gradient)
+            for gradient, value in zip(gradients, values(number), strict=True)
         ]
 
     sums = [one + other for one, other in zip(values(0), values(1), strict=True)]

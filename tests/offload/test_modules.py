@@ -28,7 +28,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]
     "conv2d": (lambda: nn.Conv2d(6, 8, 3, padding=1), lambda: (torch.randn(2, 6, 9, 9),)),
     "conv2d, groups": (lambda: nn.Conv2d(8, 8, 3, groups=4), lambda: (torch.randn(2, 8, 9, 9),)),
     "conv2d, channels last": (
-        lambda: nn.Conv2d(6, 8, 3).to(memory_format=torch.channels_last),
+        lambda: nn.Conv2d(6, 8, 3).to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         lambda: (torch.randn(2, 6, 9, 9).to(memory_format=torch.channels_last),),
     ),
     "conv transposed": (lambda: nn.ConvTranspose2d(6, 8, 3), lambda: (torch.randn(2, 6, 9, 9),)),

@@ -106,7 +106,8 @@ def test_what_is_written_is_what_the_weights_are_then(models: Any, tmp_path: Pat
 
 
 def test_weights_in_another_order_in_memory(tmp_path: Path) -> None:
-    plain = nn.Conv2d(32, 64, 3).to(memory_format=torch.channels_last)
+    plain = nn.Conv2d(32, 64, 3)
+    plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     other = offload(copy.deepcopy(plain), "64MiB")
     save_model(other, str(tmp_path / "offloaded"))
     assert torch.equal(load_file(tmp_path / "offloaded")["weight"], plain.weight)

@@ -274,7 +274,8 @@ class Half(nn.Module):
 
     def __init__(self, seen: list[bool]) -> None:
         super().__init__()
-        self.linear, self.seen = nn.Linear(512, 512), seen
+        self.linear: Any = nn.Linear(512, 512)
+        self.seen = seen
 
     def forward(self, x: torch.Tensor, *, mask: tuple[torch.Tensor, int]) -> torch.Tensor:
         product = self.linear(x) + mask[0]
@@ -340,7 +341,8 @@ def test_training_over_two_devices_gives_the_same_bits(activations: str, peaks: 
 def test_a_tie_across_the_boundary(tmp_path: Path, peaks: Peaks) -> None:
     """The last layer's weight is the embedding's: it runs on the first device, last."""
     sizes = {"words": 2000, "width": 128, "blocks": 4}
-    plain, model = language_model(**sizes), language_model(**sizes)
+    plain: Any = language_model(**sizes)
+    model: Any = language_model(**sizes)
     budgets: dict[Any, Any] = {device("one"): "16MiB", device("two"): "16MiB", "cpu": "2MiB"}
     offload(model, budgets, store=tmp_path)
     handle = offloaded(model)

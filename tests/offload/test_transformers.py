@@ -34,8 +34,9 @@ def _t5() -> Any:
         "num_layers": 2,
         "num_heads": 4,
         "vocab_size": 128,
+        "decoder_start_token_id": 0,
     }
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes))
 
 
 MAKERS = {"gpt2": _gpt2, "llama": _llama, "t5": _t5}

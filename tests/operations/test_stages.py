@@ -265,8 +265,8 @@ def test_a_failing_stage_leaves_nothing(engine: MatrixEngine, tmp_path: Path) ->
 def test_results_of_stages_go_anywhere(engine: MatrixEngine, tmp_path: Path) -> None:
     a = values((40, 30), "f4", 1)
     wanted = a - a.mean(axis=0)
-    options: dict[str, Any]
-    for name, options in (("o.npy", {}), ("o.zarr", {"chunks": (7, 11), "codec": "zstd"}), ("o.h5::g/x", {})):
+    zarr_options: dict[str, Any] = {"chunks": (7, 11), "codec": "zstd"}
+    for name, options in (("o.npy", {}), ("o.zarr", zarr_options), ("o.h5::g/x", {})):
         engine.evaluate(lazy(a) - lazy(a).mean(axis=0), out=tmp_path / name, **options)
         np.testing.assert_allclose(open_store(tmp_path / name).to_numpy(), wanted, atol=1e-6)
     array = np.empty((30, 30), "f4")

@@ -57,7 +57,7 @@ def main(requests: dict[str, Any]) -> list[dict[str, int]]:
         path = Path(folder) / "trace.oracleGeneral.bin"
         columns = [np.array(requests[name], dtype=np.int64) for name in ("ids", "nbytes", "next_use")]
         write_oracle_general(path, *columns)
-        return [figures(path, *run, columns[1]) for run in requests["runs"]]
+        return [figures(path, policy, nbytes, columns[1]) for policy, nbytes in requests["runs"]]
 
 
 if __name__ == "__main__":

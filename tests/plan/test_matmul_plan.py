@@ -26,7 +26,8 @@ def computed(planned: Plan) -> np.ndarray:
         depth = slice(block_a.region[-1].start + k0, block_a.region[-1].start + k1)
         block_b, (b0, b1) = step.reads[1], step.task[1]
         assert depth == slice(block_b.region[-2].start + b0, block_b.region[-2].start + b1)
-        count[(*step.write.region, depth)] += 1
+        region = (*step.write.region, depth)
+        count[region] += 1
     return count
 
 

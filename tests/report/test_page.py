@@ -138,7 +138,7 @@ def test_a_page_of_an_empty_trace() -> None:
 
 
 def test_the_library_is_the_released_one_with_its_licences() -> None:
-    folder = files("accelera.report").joinpath("vendor", "echarts")
+    folder = files("accelera.report") / "vendor" / "echarts"
     digest = hashlib.sha256(folder.joinpath("echarts.common.min.js").read_bytes()).hexdigest()
     assert digest in folder.joinpath("README.md").read_text(encoding="utf-8")
     assert "Apache License" in folder.joinpath("LICENSE").read_text(encoding="utf-8")

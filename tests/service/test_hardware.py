@@ -49,7 +49,7 @@ def test_a_machine_that_cannot_be_described_is_a_problem(monkeypatch: pytest.Mon
         raise subprocess.CalledProcessError(1, "x")
 
     with TestClient(create_app()) as client:
-        monkeypatch.setattr(hardware.subprocess, "run", fails)
+        monkeypatch.setattr(subprocess, "run", fails)
         reply = client.get("/v1/hardware")
     assert reply.status_code == 503
     assert reply.headers["content-type"] == "application/problem+json"

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
-from httpx import Response
 from pyarrow import parquet
 
 from accelera.service import ServiceSettings, create_app
@@ -198,6 +197,7 @@ def test_a_parser_that_dies_slowly_costs_no_upload(
         return asked(*arguments)
 
     assert process is not None
+    assert held is not None
     real = process.wait
 
     def wait(timeout: float | None = None) -> int:

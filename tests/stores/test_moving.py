@@ -101,9 +101,10 @@ def test_views_of_files_read_as_numpy_does(
     with open_store(path, direct=direct) as store:
         view, expected = look(store), look(array)
         region = tuple(data.draw(slices(size, negative=False)) for size in expected.shape)
-        out = data.draw(buffers(expected[(*region, ...)].shape, np.float32))
+        index: Any = (*region, ...)
+        out = data.draw(buffers(expected[index].shape, np.float32))
         assert view.read(region, out) == out.nbytes
-        np.testing.assert_array_equal(out, expected[(*region, ...)])
+        np.testing.assert_array_equal(out, expected[index])
         if out.base is not None:
             assert (np.count_nonzero(out.base)) == np.count_nonzero(out)
         resident = look(open_store(array)).resident()
@@ -121,7 +122,8 @@ def test_views_of_files_are_written_as_numpy_does(
     output = create_store(folder / "written.npy", SHAPE, "int16", direct=direct)
     output.write(whole(SHAPE), expected)
     region = tuple(data.draw(slices(size, negative=False)) for size in look(expected).shape)
-    target = look(expected)[(*region, ...)]
+    index: Any = (*region, ...)
+    target = look(expected)[index]
     values = data.draw(buffers(target.shape, np.int16))
     values[...] = np.arange(1, target.size + 1, dtype=np.int16).reshape(target.shape)
     look(output).write(region, values)

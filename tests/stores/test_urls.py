@@ -27,6 +27,7 @@ from accelera.errors import (
 )
 from accelera.stores import Store
 from accelera.stores._internal import create_store
+from accelera.stores.urls import parse_url
 from accelera.testing._internal import StoreContract
 from tests.stores.range_server import RangeServer, serving
 
@@ -239,6 +240,22 @@ def test_file_that_is_too_short_is_refused(tmp_path: Path, server: RangeServer) 
 def test_wrong_urls_are_refused(url: str, kind: type[AcceleraError], message: str) -> None:
     with pytest.raises(kind, match=message):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "suffix", "key"),
+    [
+        ("http://[::1]:80/A.npy", "http://[::1]:80/A.npy", ".npy", None),
+        ("http://[::1]:80/m.safetensors::w", "http://[::1]:80/m.safetensors", ".safetensors", "w"),
+        ("https://h/G.zarr::x/values", "https://h/G.zarr", ".zarr", "x/values"),
+        ("https://h/A.NPY?a=b.txt", "https://h/A.NPY?a=b.txt", ".npy", None),
+        ("zip://A.npy::blockcache::s3://b/x.zip", "zip://A.npy::blockcache::s3://b/x.zip", ".npy", None),
+        ("simplecache::s3://b/A.bin", "simplecache::s3://b/A.bin", ".bin", None),
+    ],
+)
+def test_url_has_suffix_and_key(text: str, address: str, suffix: str, key: str | None) -> None:
+    url = parse_url(text)
+    assert (url.address, url.suffix, url.key) == (address, suffix, key)
 
 
 def test_missing_file_names_the_status(server: RangeServer) -> None:

@@ -130,6 +130,7 @@ def test_a_flush_syncs_what_was_written_since_the_last(
     tmp_path: Path, zarr_format: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
+    root = tmp_path / "a"
 
     def noted(path: Path) -> None:
         sync(path)

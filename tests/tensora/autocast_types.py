@@ -48,14 +48,16 @@ class OnCuda(torch.Tensor):
     @staticmethod
     def __new__(cls, meta: torch.Tensor) -> OnCuda:
         return torch.Tensor._make_wrapper_subclass(
-            cls, meta.size(), strides=meta.stride(), dtype=meta.dtype, device="cuda:0"
+            cls, meta.size(), strides=meta.stride(), dtype=meta.dtype, device=torch.device("cuda:0")
         )
 
     def __init__(self, meta: torch.Tensor) -> None:
         self.meta = meta
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         args, kwargs = pytree.tree_map_only(cls, lambda x: x.meta, (args, kwargs or {}))
         if "device" in kwargs:
             kwargs["device"] = "meta"

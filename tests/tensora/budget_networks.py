@@ -60,7 +60,7 @@ class Words(nn.Module):
 class Series(nn.Module):
     """Series through recurrent cells."""
 
-    def __init__(self, kind: type[nn.Module], width: int) -> None:
+    def __init__(self, kind: Callable[..., Any], width: int) -> None:
         super().__init__()
         self.cells = kind(8, width, batch_first=True)
         self.head = nn.Linear(width, 5)

@@ -17,6 +17,7 @@ import sys
 import threading
 import types
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -86,14 +87,14 @@ class Computed:
         return self.table[name]
 
 
-SETTINGS = types.ModuleType("jit_test_settings")
+SETTINGS: Any = types.ModuleType("jit_test_settings")
 SETTINGS.k = 1.0
 SETTINGS.inner = types.ModuleType("jit_test_settings.inner")
 SETTINGS.inner.k = 1.0
 sys.modules["jit_test_settings"] = SETTINGS
 FACTOR = 1.0
 SHARED = {"a": 1.0}
-TABLE = {"a": [1.0, {"b": 2.0}]}
+TABLE: Any = {"a": [1.0, {"b": 2.0}]}
 VARIABLE = contextvars.ContextVar("factor", default=1.0)
 LOCAL = threading.local()
 EXTRA = types.SimpleNamespace()
@@ -129,8 +130,8 @@ def set_global(m, k):
 
 
 def attribute_of_function(m, x):
-    attribute_of_function.calls = getattr(attribute_of_function, "calls", 0) + 1
-    return x * attribute_of_function.calls
+    attribute_of_function.calls = getattr(attribute_of_function, "calls", 0) + 1  # type: ignore[attr-defined]
+    return x * attribute_of_function.calls  # type: ignore[attr-defined]
 
 
 def closure():
@@ -242,7 +243,8 @@ def setting_of(owner):
 
 def cached(function):
     made = functools.cached_property(function)
-    made.__set_name__(None, "k")
+    owner: Any = None
+    made.__set_name__(owner, "k")
     return made
 
 
@@ -424,7 +426,7 @@ def fill_torch(m, k):
 
 
 def labelled():
-    array = np.ones(1).view(Labelled)
+    array: Any = np.ones(1).view(Labelled)
     array.k = 1.0
     return array
 

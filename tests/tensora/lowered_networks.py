@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def viewed(chain: list[tuple[str, int]], write: bool) -> Any:
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.Module]) -> None:
+    def __init__(self, kind: Callable[..., Any]) -> None:
         super().__init__()
         self.cells = kind(6, 8, batch_first=True)
         self.head = nn.Linear(8, 3)

@@ -39,7 +39,7 @@ class Sample:
             if i in self.fixed:
                 made.append(np.asarray(self.fixed[i]))
                 continue
-            values = random.uniform(self.low, self.high, shape)
+            values: Any = random.uniform(self.low, self.high, shape)
             if self.apart:
                 n = values.size
                 spread = (np.arange(n) + 0.5) / n * (self.high - self.low) + self.low + 0.07 + 0.013 * i

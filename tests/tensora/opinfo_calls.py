@@ -98,7 +98,7 @@ def _solved(a: Any, b: Any, left: bool = True) -> Any:
     return ts.linalg.solve(a, b[..., None])[..., 0] if vector else ts.linalg.solve(a, b)
 
 
-def _unique(find: Callable[[Any], Any]) -> Callable[..., Any]:
+def _unique(find: Callable[..., Any]) -> Callable[..., Any]:
     def call(
         x: Any,
         sorted: bool = True,  # noqa: A002

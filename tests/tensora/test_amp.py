@@ -536,7 +536,8 @@ def test_what_a_scaler_cannot_do_is_refused() -> None:
         scaler.step(optimizer, lambda: 0.0)
     with pytest.raises(TypeError, match="give a tensor"):
         scaler.scale(3)
-    for options in ({"growth_factor": 1.0}, {"backoff_factor": 1.0}):
+    refused: list[dict[str, Any]] = [{"growth_factor": 1.0}, {"backoff_factor": 1.0}]
+    for options in refused:
         with pytest.raises(ValueError, match="than 1"):
             ts.GradScaler(**options)
     half = ts.tensor(numbers(2), dtype=ts.float16, requires_grad=True)

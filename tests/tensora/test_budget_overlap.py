@@ -145,7 +145,7 @@ def test_what_is_on_its_way_can_be_read_and_let_go_in_a_forked_child() -> None:
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             return layer(x, k)
 
-        network.layer = forking  # type: ignore[method-assign]
+        network.layer = forking  # type: ignore[assignment]
         with budget:
             loss = network.step()
         assert float(loss) == expected[2 + i]

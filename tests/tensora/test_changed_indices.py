@@ -89,9 +89,7 @@ class SharedIndex:
             self.raw = np.asarray(self.tensor)
 
     def _import(self) -> Any:
-        return (
-            ts.asarray(memoryview(self.raw), copy=False) if self.way == "buffer" else ts.from_dlpack(self.raw)
-        )
+        return ts.asarray(self.raw.data, copy=False) if self.way == "buffer" else ts.from_dlpack(self.raw)
 
     def change(self, values: list[int]) -> None:
         if self.way == "in place":

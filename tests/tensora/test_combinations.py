@@ -45,7 +45,7 @@ def encoded(sample: Sample, shape: tuple[int, ...], dtype: str, place: int) -> A
     """Return an array of the sample's range whose elements are distinct functions of their index."""
     size = int(np.prod(shape))
     spread = (np.arange(size) + 0.5 + 0.11 * place) / (size + 1)
-    values = sample.low + (sample.high - sample.low) * spread
+    values: Any = sample.low + (sample.high - sample.low) * spread
     if dtype.startswith("complex"):
         values = values + 1j * values[::-1]
     if dtype in ("bool", "uint8") or dtype.startswith("int"):

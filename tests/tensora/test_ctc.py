@@ -46,19 +46,20 @@ class Sample:
 def test_losses_and_gradients_are_pytorchs(seed: int, reduction: str, zero_infinity: bool) -> None:
     sample = Sample.drawn(seed)
     options: dict[str, Any] = {"reduction": reduction, "zero_infinity": zero_infinity, "blank": sample.blank}
-    lengths = (sample.target_lengths, sample.input_lengths)
     theirs = torch.tensor(sample.logits, requires_grad=True)
     expected = torch.nn.functional.ctc_loss(
         theirs.log_softmax(2),
         torch.tensor(sample.targets),
-        *(torch.tensor(each) for each in lengths[::-1]),
+        torch.tensor(sample.input_lengths),
+        torch.tensor(sample.target_lengths),
         **options,
     )
     ours = ts.tensor(sample.logits, requires_grad=True)
     found = functional.ctc_loss(
         functional.log_softmax(ours, dim=2),
         ts.tensor(sample.targets),
-        *(ts.tensor(each) for each in lengths[::-1]),
+        ts.tensor(sample.input_lengths),
+        ts.tensor(sample.target_lengths),
         **options,
     )
     np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-9)
@@ -105,7 +106,11 @@ def test_a_network_learns_a_sequence() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
-    fitting = {"targets": [[1, 2, 2], [3, 4, 1]], "input_lengths": [9, 9], "target_lengths": [3, 2]}
+    fitting: dict[str, Any] = {
+        "targets": [[1, 2, 2], [3, 4, 1]],
+        "input_lengths": [9, 9],
+        "target_lengths": [3, 2],
+    }
     options = fitting | change
     targets = ts.tensor(options.pop("targets"))
     with pytest.raises(ValueError, match=words):

@@ -31,7 +31,8 @@ def sampled() -> list[Any]:
     """All samples in float32, the first of each operation in other types as well."""
     chosen = []
     for case in CASES:
-        name, sample = case.values
+        values: Any = case.values
+        name, sample = values
         types = ("float32", "float16", "complex64", "int32") if case.id.endswith("-0") else ("float32",)
         chosen += [
             pytest.param(name, sample, dtype, id=f"{case.id}-{dtype}")
@@ -151,12 +152,13 @@ def test_sorting_is_that_of_the_cpu(n: int, descending: bool, dtype: str, device
     assert ts.argsort(y, axis=0, descending=descending).tolist() == across
     if dtype != "complex64":
         k = min(n, 5)
-        np.testing.assert_array_equal(*(np.asarray(ts.topk(each, k)[1].cpu()) for each in (x, y)))
+        positions = [np.asarray(ts.topk(each, k)[1].cpu()) for each in (x, y)]
+        np.testing.assert_array_equal(positions[0], positions[1])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("dtype", ["float64", "int32"])
-def test_places_among_sorted_elements(side: str, dtype: str, device: str) -> None:
+def test_places_among_sorted_elements(side: Any, dtype: str, device: str) -> None:
     line, values = (
         np.sort(RNG.integers(0, 30, 300)).astype(dtype),
         RNG.integers(-2, 33, (7, 11)).astype(dtype),
@@ -415,6 +417,7 @@ def test_numbers_of_the_cpu_take_part_in_gradients(device: str) -> None:
     assert x.grad.device == device
     assert scale.grad.device == "cpu"
     # s^2 / (s + 1) has the slope (s^2 + 2 s) / (s + 1)^2
+    assert scale.grad is not None
     np.testing.assert_allclose(float(scale.grad), 14 * (9 + 6) / 16, rtol=1e-12)
 
 
@@ -487,7 +490,7 @@ def test_text_copies_and_pickles(device: str) -> None:
 def test_the_cpu_does_not_touch_its_memory(device: str) -> None:
     x = ts.ones(3, device=device)
     with pytest.raises(BufferError, match=r"on a CUDA device; copy it with .to\('cpu'\)"):
-        memoryview(x)
+        memoryview(x)  # type: ignore[arg-type]  # Buffer is a protocol from Python 3.12 on
     with pytest.raises((BufferError, RuntimeError, TypeError, ValueError)):
         np.from_dlpack(x)
     assert np.from_dlpack(x, device="cpu").tolist() == [1, 1, 1]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_nvcc_compiles_every_kernel(architecture: str, tmp_path: Path) -> None:
     types = {each for kind in TYPES.values() for each in kind}
     source = tmp_path / "kernels.cu"
     source.write_text(everything(types if architecture == "sm_90" else {"float", "int64_t"}))
-    command = [nvcc, "-std=c++20", f"-arch={architecture}", "-cubin", "-I", tmp_path, source]
+    command: list[Any] = [nvcc, "-std=c++20", f"-arch={architecture}", "-cubin", "-I", tmp_path, source]
     made = subprocess.run([*command, "-o", tmp_path / "kernels.cubin"], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "kernels.cubin").stat().st_size > 100_000
@@ -196,7 +197,7 @@ def test_nvcc_compiles_kernels_of_the_user(architecture: str, tmp_path: Path) ->
     source.write_text(
         '#define TENSORA_DEVICE\n#include "tensora/cuda/rows.cuh"\n' + "".join(map(in_space, texts))
     )
-    command = [nvcc, "-std=c++20", f"-arch={architecture}", "-cubin", "-I", tmp_path, source]
+    command: list[Any] = [nvcc, "-std=c++20", f"-arch={architecture}", "-cubin", "-I", tmp_path, source]
     made = subprocess.run([*command, "-o", tmp_path / "kernels.cubin"], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
 

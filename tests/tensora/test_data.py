@@ -160,9 +160,10 @@ def test_bad_datasets(make: Any, error: type[Exception]) -> None:
 def test_random_splits_have_torchs_lengths(n: int, cuts: list[int]) -> None:
     from torch.utils.data import random_split
 
+    numbers: Any = range(n)
     shares = np.diff([0, *sorted(cuts), 16]) / 16
     found = data.random_split(Squares(n), [*shares], random.Generator(0))
-    assert [len(each) for each in found] == [len(each) for each in random_split(range(n), [*shares])]
+    assert [len(each) for each in found] == [len(each) for each in random_split(numbers, [*shares])]
     assert sorted(i for each in found for i in each.indices) == list(range(n))
     assert [len(each) for each in data.random_split(Squares(n + 3), [n, 3])] == [n, 3]
 
@@ -214,7 +215,8 @@ def test_shares_of_processes_are_as_torchs(n: int, ranks: int, shuffle: bool, dr
         ours = data.DistributedSampler(range(n), ranks, rank, shuffle, drop_last=drop_last)
         ours.set_epoch(3)
         shares.append(list(ours))
-        torchs = DistributedSampler(range(n), ranks, rank, False, drop_last=drop_last)
+        numbers: Any = range(n)
+        torchs = DistributedSampler(numbers, ranks, rank, False, drop_last=drop_last)
         theirs.append(list(torchs))
         assert len(ours) == len(shares[-1]) == len(torchs)
     if not shuffle:
@@ -243,7 +245,7 @@ def test_batches_of_numbers(n: int, size: int, drop_last: bool) -> None:
         lambda: data.WeightedRandomSampler([0, 0], 2),
         lambda: data.WeightedRandomSampler([1, float("nan")], 2),
         lambda: data.WeightedRandomSampler([1, 1], 3, replacement=False),
-        lambda: data.WeightedRandomSampler([1, 1], 2.5),
+        lambda: data.WeightedRandomSampler([1, 1], 2.5),  # type: ignore[arg-type]
         lambda: data.DistributedSampler(range(3)),
         lambda: data.DistributedSampler(range(3), 2, 2),
     ],
@@ -322,13 +324,15 @@ def test_single_samples_are_converted() -> None:
 def test_batches_in_order(n: int, size: int, drop_last: bool) -> None:
     from torch.utils.data import DataLoader
 
-    loader = data.DataLoader(Squares(n), size, drop_last=drop_last)
-    theirs = DataLoader(Squares(n), size, drop_last=drop_last)
+    squares: Any = Squares(n)
+    numbers: Any = range(n)
+    loader = data.DataLoader(squares, size, drop_last=drop_last)
+    theirs = DataLoader(squares, size, drop_last=drop_last)
     assert [batch[1].tolist() for batch in loader] == [batch[1].tolist() for batch in theirs]
     assert len(loader) == len(theirs)
     stream = data.DataLoader(Counting(n), size, drop_last=drop_last)
     assert [each.tolist() for each in stream] == [
-        each.tolist() for each in DataLoader(range(n), size, drop_last=drop_last)
+        each.tolist() for each in DataLoader(numbers, size, drop_last=drop_last)
     ]
 
 

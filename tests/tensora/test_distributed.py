@@ -391,7 +391,7 @@ def test_tensors_of_all_types_go_from_rank_to_rank() -> None:
         with pytest.raises(ValueError, match=r"\[all_reduce\] .* \(3, 2\) .* give tensor.contiguous"):
             group.all_reduce(ts.ones((2, 3)).T)
         with pytest.raises(TypeError, match="a list; give a tensor"):
-            group.broadcast([1.0])
+            group.broadcast([1.0])  # type: ignore[arg-type]
         group.close()
         with pytest.raises(RuntimeError, match="the group was closed"):
             group.barrier()

@@ -277,7 +277,7 @@ def test_gradients_accumulate(device):
             for i in range(3):
                 wrap(on(device, values((8, 64), 10 * cycle + i)))
             found[-1] += [each.grad for each in module.parameters()]
-    check_close(*found, 1e-4)
+    check_close(found[0], found[1], 1e-4)
 
 
 def test_on_another_stream(device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,7 +200,7 @@ def test_a_kernel_is_defined_where_it_is_called_first(inside):
     x, y = numbers((32, 32), 1), numbers((32, 32), 2)
     x.requires_grad = True
     run = ts.jit(step) if inside == "jit" else step
-    scopes = {"budget": ts.budget("1MiB"), "autocast": ts.autocast()}
+    scopes: dict[str, Any] = {"budget": ts.budget("1MiB"), "autocast": ts.autocast()}
     for _ in range(3):
         scope = ts.Recording() if inside == "record" else scopes.get(inside, contextlib.nullcontext())
         with scope:
@@ -242,7 +243,7 @@ def rms_row(x, weight):
     return x * ts.rsqrt((x * x).mean() + 1e-6) * weight
 
 
-TILES = {
+TILES: Any = {
     "softmax": (softmax_row, lambda x: functional.softmax(x, -1), [(4, 3, 7)]),
     "layer_norm": (
         norm_row,
@@ -334,7 +335,7 @@ def test_wrong_inputs_are_refused():
         swish(numbers((3,)), numbers((4,)))
     for function in (lambda: 1, lambda *x: x, lambda a, b, c, d, e, f, g: a):
         with pytest.raises(TypeError, match="give one to 6"):
-            ts.kernel(function)
+            ts.kernel(function)  # type: ignore[arg-type]
 
 
 # --- both back ends ---------------------------------------------------------------------------------------

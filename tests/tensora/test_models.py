@@ -71,6 +71,8 @@ def hugging_face(kind: str, **changes: Any) -> Any:
 
 def beside(theirs: Any) -> Any:
     """The same model of ours."""
+    kind: Any
+    config_kind: Any
     kind, config_kind = (GPT2, GPT2Config) if theirs.config.model_type == "gpt2" else (Llama, LlamaConfig)
     ours = kind(config_kind.from_dict(theirs.config.to_dict()), dtype="float64")
     copy_state(theirs, ours)

@@ -74,8 +74,8 @@ def test_limits_are_numpys() -> None:
         for field in ("bits", "eps", "max", "min", "smallest_normal"):
             assert getattr(ours, field) == float(getattr(theirs, field))
     for name in ("int8", "uint16", "int64", "uint64"):
-        ours, theirs = ts.iinfo(getattr(ts, name)), np.iinfo(name)
-        assert (ours.bits, ours.min, ours.max) == (theirs.bits, theirs.min, theirs.max)
+        limits, expected = ts.iinfo(getattr(ts, name)), np.iinfo(name)
+        assert (limits.bits, limits.min, limits.max) == (expected.bits, expected.min, expected.max)
     assert ts.finfo(ts.bfloat16).max == float.fromhex("0x1.fep127")
     with pytest.raises(TypeError, match="iinfo"):
         ts.finfo(ts.int8)

@@ -165,7 +165,7 @@ def logged(library: Any, tensor: Any) -> list[Any]:
 def test_wrong_attributes_are_refused() -> None:
     module = nn.Linear(2, 2)
     with pytest.raises(TypeError, match="'weight' is a parameter"):
-        module.weight = ts.ones((2, 2))
+        module.weight = ts.ones((2, 2))  # type: ignore[assignment]
     with pytest.raises(ValueError, match="has no dot"):
         module.register_buffer("a.b", ts.ones(1))
     with pytest.raises(ValueError, match="exists already"):
@@ -173,7 +173,7 @@ def test_wrong_attributes_are_refused() -> None:
     with pytest.raises(TypeError, match=r"nn\.Parameter"):
         module.register_parameter("other", ts.ones(1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Tensor or None"):
-        module.register_buffer("other", 3)
+        module.register_buffer("other", 3)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match="no module 'x'"):
         module.get_submodule("x")
     with pytest.raises(AttributeError, match="no attribute 'missing'"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -128,13 +128,13 @@ def test_a_step_is_noticed_by_what_was_saved() -> None:
         (lambda w: optim.SGD(w), TypeError, "a list"),
         (lambda w: optim.SGD([w, w]), ValueError, "twice"),
         (lambda w: optim.SGD([w * 2]), ValueError, "leaves"),
-        (lambda w: optim.SGD([1.0]), TypeError, "float"),
+        (lambda w: optim.SGD(cast(Any, [1.0])), TypeError, "float"),
         (lambda w: optim.SGD([w], lr=-1), ValueError, "lr=-1"),
         (lambda w: optim.SGD([w], nesterov=True), ValueError, "nesterov"),
         (lambda w: optim.Adam([w], betas=(0.9, 1.0)), ValueError, "betas"),
         (lambda w: optim.Adam([{"params": [w], "rate": 1}]), TypeError, "rate"),
         (lambda w: optim.Adam([w]).load_state_dict(optim.SGD([w, w + 0]).state_dict()), ValueError, "leaves"),
-        (lambda w: optim.Optimizer([w], {}), TypeError, "abstract"),
+        (lambda w: cast(Any, optim.Optimizer)([w], {}), TypeError, "abstract"),
     ],
 )
 def test_what_is_refused(make: Any, error: type[Exception], words: str) -> None:

@@ -19,7 +19,8 @@ START = [np.linspace(-1.0, 1.0, 12).reshape(3, 4), np.linspace(0.5, -0.7, 5)]
 
 
 def infos() -> list[Any]:
-    names = {info.optim_cls.__name__: info for info in optim_db}
+    database: list[Any] = optim_db
+    names = {info.optim_cls.__name__: info for info in database}
     assert set(names) - NOT_THERE <= set(optim.__all__)
     return [pytest.param(info, id=name) for name, info in names.items() if name not in NOT_THERE]
 

@@ -36,7 +36,7 @@ def fits(limit: int, step: Callable[[], Any]) -> Any:
     return result
 
 
-def training(network: str, optimizer: str, read: bool) -> tuple[Callable[[], float], list[Any]]:
+def training(network: str, optimizer: str, read: bool) -> tuple[Callable[[], Any], list[Any]]:
     ts.random.manual_seed(5)
     model, shape = NETWORKS[network]()
     update = OPTIMIZERS[optimizer](model.parameters())

@@ -89,7 +89,7 @@ def test_extremes(name: str, x: Any, data: st.DataObject) -> None:
 @QUICK
 def test_searchsorted(x: Any, data: st.DataObject) -> None:
     x.sort()
-    side = data.draw(st.sampled_from(["left", "right"]))
+    side: Any = data.draw(st.sampled_from(["left", "right"]))
     values = data.draw(
         hnp.arrays(np.float32, (2, 3), elements=st.sampled_from([-1.0, 0.0, 1.5, 2.0, np.nan]))
     )

@@ -48,7 +48,7 @@ DATA = {
     "cnn": lambda random, n: random.normal(size=(n, 1, 8, 8)),
     "transformer": lambda random, n: random.integers(0, 11, size=(n, 6)),
 }
-RECIPES = {
+RECIPES: Any = {
     "mlp": (
         "SGD",
         {"lr": 0.05, "momentum": 0.9, "nesterov": True},

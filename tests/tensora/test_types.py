@@ -19,6 +19,7 @@ STUB = ast.parse((PACKAGE / "_tensora.pyi").read_text())
 def members(name: str) -> set[str]:
     """Names that the stub's class of that name has."""
     (found,) = (node for node in STUB.body if isinstance(node, ast.ClassDef) and node.name == name)
+    targets: list[ast.expr]
     named = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
     targets = [each.target for each in found.body if isinstance(each, ast.AnnAssign)]
     targets += [target for each in found.body if isinstance(each, ast.Assign) for target in each.targets]

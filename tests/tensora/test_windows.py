@@ -20,7 +20,7 @@ from accelera.tensora import functional, random
 from accelera.tensora.core import native
 from accelera.tensora.functional import interpolation
 
-CONVS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CONVS: Any = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {
     1: F.conv_transpose1d,
     2: F.conv_transpose2d,
@@ -59,7 +59,8 @@ def compare(mine: Any, reference: Any, inputs: list[Any], *, second: bool = Fals
         same(x, y)
     if not second:
         return
-    total, own_total = sum((x * x).sum() for x in first), sum(ts.sum(x * x) for x in own)
+    total: Any = sum((x * x).sum() for x in first)
+    own_total: Any = sum(ts.sum(x * x) for x in own)
     for x, y in zip(ts.grad(own_total, made), torch.autograd.grad(total, wanted), strict=True):
         same(x, y, 1e-8)
 
@@ -188,6 +189,7 @@ def test_no_images_and_no_channels() -> None:
     x.requires_grad = w.requires_grad = True
     ts.sum(functional.conv2d(x, w)).backward()
     assert x.grad.shape == x.shape
+    assert w.grad is not None
     assert ts.all(w.grad == 0)
 
 
@@ -292,7 +294,8 @@ def test_pools_are_those_of_torch(case: Any, count: bool, divisor: int | None) -
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_other_pools(n: int) -> None:
-    x = rand(2, 3, 7, 9, 5)[(slice(None), slice(None), *(slice(None),) * n, *(0,) * (3 - n))].detach()
+    index = (slice(None), slice(None), *(slice(None),) * n, *(0,) * (3 - n))
+    x = rand(2, 3, 7, 9, 5)[index].detach()
     x = x.clone().requires_grad_()
     outs = (3, None, 8)[:n]
     for name in (f"adaptive_avg_pool{n}d", f"adaptive_max_pool{n}d"):
@@ -475,9 +478,8 @@ def test_dropout_keeps_the_mean() -> None:
 def test_attention_that_does_not_fit(shapes: Any, options: Any, words: str) -> None:
     mask = ts.ones(options["attn_mask"]) if "attn_mask" in options else None
     with pytest.raises(ValueError, match=words):
-        functional.scaled_dot_product_attention(
-            *[ts.ones(shape) for shape in shapes], **{**options, "attn_mask": mask}
-        )
+        query, key, value = (ts.ones(shape) for shape in shapes)
+        functional.scaled_dot_product_attention(query, key, value, **{**options, "attn_mask": mask})
 
 
 def test_attention_of_integers_is_refused() -> None:

@@ -240,7 +240,7 @@ def test_error_of_unprintable_values_names_the_type():
     with pytest.raises(TypeError, match="_Unprintable"):
         native.sum(_Unprintable())
     with pytest.raises(TypeError, match="_Unprintable"):
-        ts.zeros((2,), dtype=_Unprintable())
+        ts.zeros((2,), dtype=_Unprintable())  # type: ignore[arg-type]
 
 
 def test_dtype_name_without_utf8_is_refused():
@@ -248,4 +248,4 @@ def test_dtype_name_without_utf8_is_refused():
         name = "\ud800"
 
     with pytest.raises(TypeError, match="is no element type"):
-        ts.zeros((2,), dtype=Type())
+        ts.zeros((2,), dtype=Type())  # type: ignore[arg-type]

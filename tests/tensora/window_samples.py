@@ -48,7 +48,8 @@ def conv(x: Any, weight: Any, bias: Any, windows: Windows, groups: int) -> Any:
     for g in range(groups):
         own, read = out[:, g * parts : (g + 1) * parts], wide[:, g * kernels : (g + 1) * kernels]
         for tap, where in taps(weight.shape[2:], extents, windows):
-            factor = weight[(slice(g * parts, (g + 1) * parts), slice(None), *tap)]
+            index = (slice(g * parts, (g + 1) * parts), slice(None), *tap)
+            factor = weight[index]
             own += np.einsum("oc,nc...->no...", factor, read[where])
     return out if bias is None else out + bias.reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -59,9 +60,11 @@ def conv_input(y: Any, weight: Any, windows: Windows, groups: int, extents: Any)
     for g in range(groups):
         own, read = wide[:, g * kernels : (g + 1) * kernels], y[:, g * parts : (g + 1) * parts]
         for tap, where in taps(weight.shape[2:], y.shape[2:], windows):
-            factor = weight[(slice(g * parts, (g + 1) * parts), slice(None), *tap)]
+            index = (slice(g * parts, (g + 1) * parts), slice(None), *tap)
+            factor = weight[index]
             own[where] += np.einsum("oc,no...->nc...", factor, read)
-    return wide[(..., *(slice(p, p + n) for p, n in zip(windows[1], extents, strict=True)))]
+    inner = (..., *(slice(p, p + n) for p, n in zip(windows[1], extents, strict=True)))
+    return wide[inner]
 
 
 def conv_weight(x: Any, y: Any, windows: Windows, groups: int, kernel: Any) -> Any:
@@ -73,7 +76,8 @@ def conv_weight(x: Any, y: Any, windows: Windows, groups: int, kernel: Any) -> A
             read = wide[:, g * kernels : (g + 1) * kernels][where].reshape(len(x), kernels, -1)
             grads = y[:, g * parts : (g + 1) * parts].reshape(len(y), parts, -1)
             factor = np.einsum("nop,ncp->oc", grads, read)
-            out[(slice(g * parts, (g + 1) * parts), slice(None), *tap)] = factor
+            index = (slice(g * parts, (g + 1) * parts), slice(None), *tap)
+            out[index] = factor
     return out
 
 
@@ -115,7 +119,8 @@ def pooled(x: Any, kernel: Any, windows: Windows, function: Callable[[Any], Any]
         for axis, (o, s, p, d, k) in enumerate(zip(place, stride, padding, dilation, kernel, strict=True), 2):
             read = [i for i in range(o * s - p, o * s - p + d * k, d) if 0 <= i < x.shape[axis]]
             part = np.take(part, read, axis)
-        out[(..., *place)] = function(part.reshape(*x.shape[:2], -1))
+        index = (..., *place)
+        out[index] = function(part.reshape(*x.shape[:2], -1))
     return out
 
 

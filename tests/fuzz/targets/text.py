@@ -19,6 +19,7 @@ from accelera.memory._internal import Budget
 from accelera.policy import create_policy
 from accelera.simulator._internal import hierarchy_of
 from accelera.stores.dtypes import parse_dtype
+from accelera.stores.urls import is_url, parse_url
 from accelera.stores.zarr import compressors_of
 from accelera.trace import Trace
 from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_limit, parse_share
@@ -44,6 +45,16 @@ def share_text(data: bytes) -> None:
 @fuzz_target(examples=200)
 def fraction_text(data: bytes) -> None:
     assert 0 < parse_fraction(text_of(data)) <= 1
+
+
+@fuzz_target(examples=300)
+def store_url(data: bytes) -> None:
+    text = text_of(data)
+    if is_url(text):
+        url = parse_url(text)
+        assert text.startswith(url.address)
+        assert url.suffix == url.suffix.lower()
+        assert "@" not in url.name.partition("://")[2].partition("/")[0].partition("::")[0]
 
 
 @functools.cache
