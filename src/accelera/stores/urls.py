@@ -13,6 +13,8 @@ from accelera.stores.formats import Source, known_suffixes, module_of
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]+"
 _URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://")
+_CHAIN = re.compile(rf"^(?:{_SCHEME}::)*")
+_NEXT = re.compile(rf"::(?=(?:{_SCHEME}::)*{_SCHEME}://)")
 _USER = re.compile(r"://[^/@\s]*@")
 _LOCAL = ("file://", "local://")
 _QUERY = re.compile(r"(https?://[^\s'\"?#]*)[?#][^\s'\",)]*", re.IGNORECASE)
@@ -36,8 +38,7 @@ class Url:
     @property
     def suffix(self) -> str:
         """Suffix of the file's name, in lower case."""
-        parts = _without_query(self.address).split("::")
-        place = next(part for part in parts if "://" in part)
+        place = _NEXT.split(_CHAIN.sub("", _without_query(self.address)))[0]
         return PurePosixPath(place.partition("://")[2]).suffix.lower()
 
     @property
@@ -60,7 +61,7 @@ def parse_url(text: str, key: str | None = None) -> Url:
     if any(ord(letter) < 32 for letter in text):
         raise StoreFormatError(f"[open_store] {text!r} holds control characters; give a URL without them")
     address, mark, name = text.rpartition("::")
-    if not mark or "://" in name or not is_url(address):
+    if not mark or "://" in name or not is_url(address) or not Url(address).suffix:  # [::1] is an address
         return Url(text, key)
     if key not in (None, name):
         raise StoreFormatError(
