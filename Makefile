@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-native fuzz faults sanitize coverage check test-services lint format bench docs reference api pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-native fuzz faults sanitize coverage check test-services test-install lint format bench docs reference api pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -59,6 +59,9 @@ check: lint ## for daily work: lint, and the quickest tests of each part
 
 test-services: ## Chromium and PostgreSQL from Debian's packages, for the tests of the service and its pages
 	@tools/test_services.sh
+
+test-install: $(tools) ## the wheel in fresh environments, with extras and lowest versions; ARGS="--only core" and so on
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/python -m tools.install_check $(ARGS)
 
 lint: $(installed) ## style, types, layers
 	$(bin)/ruff check
