@@ -399,7 +399,7 @@ def test_every_task_is_handed_out_whatever_the_pace_is_and_was_thought_to_be(
         if earliest is None:
             now_s += 0.05
             continue
-        now_s, start, stop = at.pop(taker)
+        now_s, start, stop = at.pop(earliest)
         left -= sum(not each for each in done[start:stop])
         done[start:stop] = [True] * (stop - start)
     pytest.fail(f"{left} tasks were never handed out")
