@@ -19,9 +19,6 @@ from . import testing as testing
 from . import trace as trace
 from . import units as units
 from . import views as views
-from ._package_types import capture as capture
-from ._package_types import estimate as estimate
-from ._package_types import offload as offload
 from .chunking import AdaptiveChunking as AdaptiveChunking
 from .chunking import ChunkingStrategy as ChunkingStrategy
 from .chunking import ChunkIterator as ChunkIterator
@@ -93,3 +90,9 @@ from .units import format_bytes as format_bytes
 from .units import parse_bytes as parse_bytes
 
 __version__: str
+
+# isort: split
+# These are last, since pyright reads `from .offload import` as a binding of the module `offload`.
+from ._package_types import capture as capture
+from ._package_types import estimate as estimate
+from ._package_types import offload as offload
