@@ -92,3 +92,16 @@ def test_frame_of_several_types_states_its_size() -> None:
 def test_small_frame_of_several_types_is_copied() -> None:
     frame = pd.DataFrame({"a": np.arange(9, dtype=np.float32), "b": np.arange(9.0)})
     np.testing.assert_array_equal(open_store(frame).to_numpy(), frame.to_numpy())
+
+
+def test_chunks_of_a_zarr_array_are_those_of_dask(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is an extra")
+    values = np.arange(60 * 50, dtype="float32").reshape(60, 50)
+    array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(60, 50), chunks=(20, 10), dtype="float32")
+    array[:] = values
+    with open_store(tmp_path / "a.zarr") as store:
+        assert store.chunks == (20, 10)
+        lazy_array = da.from_array(store, chunks="auto")
+        assert {size % 20 for size in lazy_array.chunks[0][:-1]} <= {0}
+        assert np.array_equal(lazy_array.sum(axis=0).compute(), values.sum(axis=0))
+    assert open_store(values).chunks is None

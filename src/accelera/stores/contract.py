@@ -171,6 +171,11 @@ class Store(StoreOperations, abc.ABC):
         return True
 
     @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Chunk shape of a chunked store, which ``dask.array.from_array`` follows; None for a flat one."""
+        return self.layout.chunk
+
+    @property
     def nbytes(self) -> int:
         """Logical size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
