@@ -105,3 +105,30 @@ def test_chunks_of_a_zarr_array_are_those_of_dask(tmp_path: Path) -> None:
         assert {size % 20 for size in lazy_array.chunks[0][:-1]} <= {0}
         assert np.array_equal(lazy_array.sum(axis=0).compute(), values.sum(axis=0))
     assert open_store(values).chunks is None
+
+
+REDUCTIONS = ("sum", "mean", "var", "std", "prod", "min", "max", "any", "all")
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_reductions_of_numpy_take_a_store(store: Store, name: str, axis: int | None) -> None:
+    np.testing.assert_allclose(getattr(np, name)(store, axis=axis), getattr(np, name)(VALUES, axis=axis))
+    np.testing.assert_allclose(getattr(store, name)(axis), getattr(VALUES, name)(axis))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("chunks", [(110, 45), (330, 90)])
+def test_reductions_of_dask_take_a_store(store: Store, name: str, chunks: tuple[int, int]) -> None:
+    array = da.from_array(store, chunks=chunks)
+    np.testing.assert_allclose(getattr(array, name)(axis=0).compute(), getattr(VALUES, name)(axis=0))
+
+
+def test_reductions_of_a_store_refuse_out(store: Store) -> None:
+    with pytest.raises(NotImplementedError, match=r"\[sum\] out=ndarray: .*expected None"):
+        np.sum(store, axis=0, out=np.empty(90))
+
+
+def test_sum_of_a_store_converts_to_dtype() -> None:
+    small = np.full(1000, 100, dtype="int8")
+    assert np.sum(open_store(small), dtype="int64") == 100_000

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera._lazily import LazyModule
-from accelera.errors import DTypeError
+from accelera.errors import DTypeError, UnsupportedError
 
 _ENGINE = LazyModule("accelera.engine")
 _ENGINES = LazyModule("accelera.engine._internal")
@@ -51,43 +51,70 @@ class StoreOperations:
     def __rmatmul__(self, other: Any) -> Any:
         return _ENGINES.default_engine().matmul(other, self)
 
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return the sum along ``axis``, an int or a tuple; over all axes by default."""
-        return _reduced(self, "sum", axis, keepdims)
+        return _reduced(_converted(self, dtype), "sum", axis, keepdims, out)
 
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def mean(self, axis: Any = None, dtype: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return the mean along ``axis``."""
-        return _reduced(self, "mean", axis, keepdims)
+        return _reduced(_converted(self, dtype), "mean", axis, keepdims, out)
 
-    def var(self, axis: Any = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
+    def var(
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: float = 0,
+        *,
+        keepdims: bool = False,
+    ) -> Any:
         """Return the variance along ``axis``, divided by the count less ``ddof``."""
-        return _reduced(self, "var", axis, keepdims, ddof=ddof)
+        return _reduced(_converted(self, dtype), "var", axis, keepdims, out, ddof=ddof)
 
-    def std(self, axis: Any = None, *, keepdims: bool = False, ddof: float = 0) -> Any:
+    def std(
+        self,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: float = 0,
+        *,
+        keepdims: bool = False,
+    ) -> Any:
         """Return the standard deviation along ``axis``, the square root of ``var``."""
-        return _reduced(self, "std", axis, keepdims, ddof=ddof)
+        return _reduced(_converted(self, dtype), "std", axis, keepdims, out, ddof=ddof)
 
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def min(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return the minimum along ``axis``, NaN if there is one."""
-        return _reduced(self, "min", axis, keepdims)
+        return _reduced(_ENGINE.lazy(self), "min", axis, keepdims, out)
 
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def max(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return the maximum along ``axis``, NaN if there is one."""
-        return _reduced(self, "max", axis, keepdims)
+        return _reduced(_ENGINE.lazy(self), "max", axis, keepdims, out)
 
-    def prod(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def prod(self, axis: Any = None, dtype: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return the product along ``axis``."""
-        return _reduced(self, "prod", axis, keepdims)
+        return _reduced(_converted(self, dtype), "prod", axis, keepdims, out)
 
-    def any(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def any(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return whether an element along ``axis`` is not zero."""
-        return _reduced(self, "any", axis, keepdims)
+        return _reduced(_ENGINE.lazy(self), "any", axis, keepdims, out)
 
-    def all(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+    def all(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Any:
         """Return whether no element along ``axis`` is zero."""
-        return _reduced(self, "all", axis, keepdims)
+        return _reduced(_ENGINE.lazy(self), "all", axis, keepdims, out)
 
 
-def _reduced(store: Any, name: str, axis: Any, keepdims: bool, **options: Any) -> Any:
-    expression = getattr(_ENGINE.lazy(store), name)(axis, keepdims=keepdims, **options)
-    return _ENGINES.default_engine().evaluate(expression)
+def _converted(store: Any, dtype: Any) -> Any:
+    """Return the expression of ``store``, converted to ``dtype`` unless that is None."""
+    operand = _ENGINE.lazy(store)
+    return operand if dtype is None else operand.astype(dtype)
+
+
+def _reduced(operand: Any, name: str, axis: Any, keepdims: bool, out: None, **options: Any) -> Any:
+    # NumPy's functions pass out=None: np.sum(store) calls this method.
+    if out is not None:
+        raise UnsupportedError(
+            f"[{name}] out={type(out).__name__}: a store is reduced into a new matrix, expected None."
+            f" Use MatrixEngine().{name}(store, out=path) for a result in a file."
+        )
+    return _ENGINES.default_engine().evaluate(getattr(operand, name)(axis, keepdims=keepdims, **options))
