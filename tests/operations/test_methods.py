@@ -63,18 +63,24 @@ def test_arithmetic(name: str, engine: MatrixEngine, files: tuple[Path, Path], t
     assert function(files[0], 2).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "min", "max", "argmin", "argmax"])
+KINDS = {"argmin": int, "argmax": int, "any": bool, "all": bool}
+
+
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "var", "std", "prod", "min", "max", "any", "all", "argmin", "argmax"]
+)
 def test_reductions(name: str, engine: MatrixEngine, files: tuple[Path, Path]) -> None:
     a = np.load(files[0])
     function: Any = getattr(engine, name)
     for operand in (files[0], a, Matrix(a)):
         whole = function(operand)
-        assert isinstance(whole, int if name.startswith("arg") else float)
+        assert isinstance(whole, KINDS.get(name, float))
         assert whole == pytest.approx(getattr(np, name)(a.astype("f8")), rel=1e-6)
         along = function(operand, 0, keepdims=True)
         np.testing.assert_allclose(
-            along.numpy(), getattr(np, name)(a.astype("f8"), 0, keepdims=True), rtol=1e-5
+            along.numpy(), getattr(np, name)(a.astype("f8"), 0, keepdims=True), rtol=1e-5, atol=1e-37
         )
+    assert engine.var(files[0], ddof=1) == pytest.approx(a.astype("f8").var(ddof=1), rel=1e-5)
     assert engine.norm(files[0]) == pytest.approx(np.linalg.norm(a.astype("f8")))
 
 

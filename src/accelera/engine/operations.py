@@ -195,6 +195,68 @@ class Operations(abc.ABC):
         """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
         return self._run_expression("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
 
+    def var(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the variance along ``axis``, divided by the count less ``ddof``."""
+        return self._run_expression("var", as_expr(A).var(axis, ddof=ddof, keepdims=keepdims), out, how, A)
+
+    def std(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the standard deviation along ``axis``, the square root of ``var``."""
+        return self._run_expression("std", as_expr(A).std(axis, ddof=ddof, keepdims=keepdims), out, how, A)
+
+    def prod(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the product along ``axis``: of integers in 64 bits."""
+        return self._run_expression("prod", as_expr(A).prod(axis, keepdims=keepdims), out, how, A)
+
+    def any(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return whether an element along ``axis`` is not zero."""
+        return self._run_expression("any", as_expr(A).any(axis, keepdims=keepdims), out, how, A)
+
+    def all(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return whether no element along ``axis`` is zero."""
+        return self._run_expression("all", as_expr(A).all(axis, keepdims=keepdims), out, how, A)
+
     @overload
     def transpose(
         self, A: Any, axes: Sequence[int] | None = None, *, out: None = None, **how: Unpack[OperationKeywords]
