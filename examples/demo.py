@@ -82,7 +82,7 @@ def workplace(needed_bytes: int) -> str | None:
 
 def main() -> int:
     """Run the demonstration; return 0 when everything held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", type=int, default=1024 if SMALL else 8192, help="rows and columns")
     parser.add_argument("--budget", default="40MiB" if SMALL else "128MiB", help="memory to take")
     given = parser.parse_args()

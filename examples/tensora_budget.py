@@ -43,8 +43,8 @@ class Residual(nn.Module):
 def training() -> tuple[Callable[[], float], Any, Callable[[], float]]:
     """A step of a new network, its optimizer, and its score on images that were held out."""
     ts.random.manual_seed(0)
-    images, digits = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32)
+    dataset: Any = load_digits()
+    images, digits = (dataset["data"] / 16).astype(np.float32), dataset["target"]
     x, y = ts.tensor(images[:1500]), ts.tensor(digits[:1500])
     model = nn.Sequential(nn.Linear(64, WIDTH), *[Residual() for _ in range(DEPTH)], nn.Linear(WIDTH, 10))
     optimizer = optim.AdamW(model.parameters(), lr=1e-3)

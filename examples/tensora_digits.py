@@ -6,6 +6,7 @@ Run: python examples/tensora_digits.py; the learning curve is drawn to digits.pn
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -53,8 +54,8 @@ def accuracy(model: nn.Module, images: ts.Tensor, digits: np.ndarray) -> float:
 def main() -> None:
     """Train, print the score on images that were held out, and draw the curve."""
     ts.random.manual_seed(0)
-    images, digits = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    dataset: Any = load_digits()
+    images, digits = (dataset["data"] / 16).astype(np.float32).reshape(-1, 1, 8, 8), dataset["target"]
     train_x, test_x, train_y, test_y = train_test_split(images, digits, test_size=0.25, random_state=0)
     held_out = ts.tensor(test_x)
     loader = data.DataLoader(
@@ -73,7 +74,7 @@ def main() -> None:
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
-        scores.append(accuracy(model, held_out, test_y))
+        scores.append(accuracy(model, held_out, np.asarray(test_y)))
     print(f"recognized of {len(test_y)} images that were held out: {scores[-1]:.1%}")
 
     figure, left = plt.subplots(figsize=(7, 4))

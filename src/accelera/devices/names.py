@@ -6,7 +6,7 @@ import functools
 import glob
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from accelera._extras import is_there, needed_for
 from accelera.devices.contract import Device
@@ -69,6 +69,14 @@ _DEVICE_FILES = (
     "/dev/accel/*",
 )
 """Files that the drivers of accelerators create under ``/dev``."""
+
+
+@overload
+def get_device(spec: Literal["cpu"]) -> CpuDevice: ...
+
+
+@overload
+def get_device(spec: Device | str | Any = None) -> Device: ...
 
 
 def get_device(spec: Device | str | Any = None) -> Device:
