@@ -67,7 +67,8 @@ def train(model: nn.Module, optimizer: optim.Optimizer, steps: int = 3) -> list[
         loss.backward()
         return loss
 
-    return [float(optimizer.step(closure)) for _ in range(steps)]
+    losses: list[Any] = [optimizer.step(closure) for _ in range(steps)]
+    return [loss.item() for loss in losses]
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
