@@ -24,7 +24,6 @@ from accelera.execution import (
     selector,
 )
 from accelera.execution._internal import Decision
-from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.selector import GpuMemoryGauge, StrategySelector
 from accelera.execution.strategy.cost_model import DecisionInputs, cached_choice, choose_strategy
 from accelera.execution.strategy.history import (

@@ -62,7 +62,9 @@ class Case:
         budget_bytes = options.pop("budget_bytes", ROOMY)
         options = {"tiles": TILES, **options}
         target = self.out if out is None else out
-        return matmul(self.stores[0], self.stores[1], target, device=cpu(), budget_bytes=budget_bytes, **options)[1]
+        return matmul(
+            self.stores[0], self.stores[1], target, device=cpu(), budget_bytes=budget_bytes, **options
+        )[1]
 
     def interrupt(self, tiles: int = 4, error: BaseException | None = None) -> None:
         error = error or KeyboardInterrupt()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from httpx import Response
 from starlette import testclient
 
 ENDLESS: dict[str, Any] = {"source": {"mode": "training", "num_layers": 96, "steps": 16}}
