@@ -54,7 +54,7 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     text = README.read_text(encoding="utf-8")
     first = next(blocks(text))
     assert all(words in first.code for words in ("make demo", "make test", "pip install"))
-    assert text.index("](docs/pictures/overview.svg)") < 1500
+    assert text.index("/docs/pictures/overview.svg)") < 1500
     assert text.count("\n") < 120
 
 
@@ -68,10 +68,29 @@ def test_every_picture_of_the_pages_is_there() -> None:
     missing = [
         f"{page.name}: {target}"
         for page in [README, *DOCS.rglob("*.md")]
-        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", local_links(page.read_text(encoding="utf-8")))
         if target not in drawn and not (page.parent / target).is_file()
     ]
     assert missing == []
+
+
+def test_links_of_the_readme_exist() -> None:
+    """The README is also the page of the package index, where relative links would be broken."""
+    text = README.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
+    files = [target for target in re.findall(r"\]\(([^)\s]+)\)", local_links(text)) if "://" not in target]
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def local_links(text: str) -> str:
+    """Return the text with paths in place of the URLs of this repository's files."""
+    return re.sub(
+        r"https://(github\.com/accelera/accelera/blob|raw\.githubusercontent\.com/accelera/accelera)/main/",
+        "",
+        text,
+    )
 
 
 def test_the_comparisons_of_the_readme_are_what_was_measured() -> None:
