@@ -5,8 +5,8 @@
     make test-install ARGS="--all-extras"
 
 Wheels are built as `pip install .` builds them, one for each interpreter on the PATH that no earlier wheel
-supports; a build takes minutes. Environments are new and contain nothing of the checkout. A line is printed per
-check; the exit status is 1 if one fails.
+supports; a build takes minutes. Environments are new and contain nothing of the checkout. A line is printed
+per check; the exit status is 1 if one fails.
 """
 
 from __future__ import annotations

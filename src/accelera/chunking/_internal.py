@@ -4,7 +4,7 @@ from accelera.chunking.contract import Region, covering
 from accelera.chunking.strategies import create_chunking_strategy
 
 __all__ = [
-    "create_chunking_strategy",
     "Region",
     "covering",
+    "create_chunking_strategy",
 ]

@@ -16,12 +16,12 @@ from accelera.trace.reuse import (
 from accelera.trace.trace import content_hash
 
 __all__ = [
-    "Access",
     "FIRST",
     "FORMATS",
     "MIB",
     "NEVER",
     "ROLES",
+    "Access",
     "Recorder",
     "RunRecorder",
     "StackDistances",
