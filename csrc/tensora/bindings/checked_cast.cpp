@@ -14,13 +14,16 @@ std::string utf8_of(nb::handle text) {
     return {PyBytes_AsString(bytes.ptr()), size_t(PyBytes_Size(bytes.ptr()))};
 }
 
+// The stable ABI of Python 3.12 hides tp_name.
+nb::str type_name_of(nb::handle object) { return nb::str(object.type().attr("__name__")); }
+
 nb::object representation(nb::handle object) {
     nb::object text = nb::steal(PyObject_Repr(object.ptr()));
     if (text.is_valid()) return text;
     // A class may fail here; only errors that end the program are passed on.
     if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
     PyErr_Clear();
-    return nb::str(Py_TYPE(object.ptr())->tp_name);
+    return type_name_of(object);
 }
 
 }  // namespace
@@ -34,7 +37,7 @@ std::string printed(nb::handle object) {
 }
 
 std::string printed_with_type(nb::handle object) {
-    return printed(object) + " (" + Py_TYPE(object.ptr())->tp_name + ")";
+    return printed(object) + " (" + utf8_of(type_name_of(object)) + ")";
 }
 
 void refuse_value(nb::handle value, const std::string& subject, const char* expected) {

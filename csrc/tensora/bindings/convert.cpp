@@ -134,10 +134,9 @@ void store(nb::handle number, DType dtype, char* place) {
             }
         }
         if (PyComplex_Check(object)) {
-            const Py_complex value = PyComplex_AsCComplex(object);
             if (!is_complex<E>)
                 fail(Kind::dtype, "[tensora] a complex number for elements of type ", name_of(dtype));
-            element = cast_value<E>(C128(value.real, value.imag));
+            element = cast_value<E>(C128(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object)));
             return;
         }
         const double value = PyFloat_AsDouble(object);
