@@ -76,6 +76,8 @@ def cells_of(path: Path, names: tuple[str, ...] | None = None) -> pd.DataFrame:
 def _parsed(path: Path, names: tuple[str, ...] | None) -> pd.DataFrame:
     import pandas as pd
 
+    # Before 3.1 the default parser may be off in the last digit; 3.1 is exact and deprecates the option.
+    is_exact = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
     return pd.read_csv(
         path,
         header=0 if names is None else None,
@@ -87,4 +89,5 @@ def _parsed(path: Path, names: tuple[str, ...] | None) -> pd.DataFrame:
         skip_blank_lines=False,
         low_memory=False,
         encoding="utf-8",
+        float_precision=None if is_exact else "round_trip",
     )
