@@ -16,6 +16,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -224,6 +225,24 @@ def repository_page(source: str) -> str:
     return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", lambda match: f"]({_link(folder, match)})", text)
 
 
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Point links to files outside of ``docs/``, to notebooks and to ``api/`` at the pages of the site."""
+    source = page.file.src_path
+    if source in REPOSITORY_PAGES or source.startswith("tutorials/"):
+        return markdown
+    folder = (ROOT / "docs" / source).parent
+    depth = "../" * source.count("/")
+
+    def site_link(match: re.Match[str]) -> str:
+        target = match[1]
+        is_of_docs = (folder / target).resolve().is_relative_to(ROOT / "docs") and not target.endswith(
+            ".ipynb"
+        )
+        return match[0] if "://" in target or is_of_docs else f"]({depth}{_link(folder, match)})"
+
+    return re.sub(r"\]\(([^)#\s]+)(#[^)\s]*)?\)", site_link, markdown)
+
+
 def _link(folder: Path, match: re.Match[str]) -> str:
     target, anchor = match[1], match[2] or ""
     if "://" in target:
@@ -232,6 +251,10 @@ def _link(folder: Path, match: re.Match[str]) -> str:
     here = {ROOT / source: name for name, source in REPOSITORY_PAGES.items()}
     if path in here:
         return here[path] + anchor
+    if path.parent == ROOT / "api":
+        return f"reference/{path.stem.removeprefix('accelera.')}.md{anchor}"
+    if path.suffix == ".ipynb":
+        path = path.with_suffix(".md")
     if path.is_relative_to(ROOT / "docs"):
         return str(path.relative_to(ROOT / "docs")) + anchor
     return f"{REPOSITORY}/{path.relative_to(ROOT)}{anchor}"

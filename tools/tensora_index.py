@@ -24,7 +24,7 @@ HEAD = """\
 <!-- Written by `make reference` from the docstrings. -->
 
 Each public name of [Tensora](tensora.md), by namespace and subject. Parameters and signatures are in the
-[reference](reference/tensora.md).
+[reference](../api/accelera.tensora.txt).
 """
 GROUPED = (
     "accelera.tensora",

@@ -84,6 +84,23 @@ def test_links_of_the_readme_exist() -> None:
     assert [file for file in files if not (ROOT / file).exists()] == []
 
 
+def test_links_of_the_pages_exist() -> None:
+    """A page is also read in the repository, without the pages that the site generates."""
+    drawn = {"pictures/imports.svg"}  # when the site is built
+    missing = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in DOCS.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", outside_code(page))
+        if "://" not in target and target not in drawn and not (page.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def outside_code(page: Path) -> str:
+    """Return the text of a page without its blocks and spans of code."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
 def local_links(text: str) -> str:
     """Return the text with paths in place of the URLs of this repository's files."""
     return re.sub(
