@@ -273,7 +273,7 @@ def test_where_a_stream_runs_is_what_the_manager_was_told() -> None:
     assert shares(ExecutionStrategy.GpuOnly) == {"fake": 500}
     assert set(shares(ExecutionStrategy.Hybrid(70, 30), with_the_other)) == {"cpu", "fake"}
     assert shares(ExecutionStrategy.GpuOnly, faults={0: sticky}) == {"cpu": 500}
-    assert shares(ExecutionStrategy.GpuOnly, room=0) == {"cpu": 500}
+    assert shares(ExecutionStrategy.GpuOnly, max_batch=0) == {"cpu": 500}
 
 
 def test_a_gpu_that_is_much_slower_does_not_hold_the_window() -> None:
