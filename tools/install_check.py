@@ -192,7 +192,7 @@ def metadata_of(wheel: Path) -> Message:
 
 
 def build_wheel(folder: Path, python: Interpreter) -> Path:
-    """Build the wheel as ``pip install .`` does, in an environment of its own; return its path."""
+    """Build the wheel as ``pip install .`` does, in an isolated environment; return its path."""
     defines = ("TENSORA=ON", "SHIM=OFF", "CUDA=OFF")
     settings = [f"--config-settings=cmake.define.ACCELERA_{define}" for define in defines]
     pip = [python.path, "-m", "pip", "--disable-pip-version-check", "wheel", "-q"]
@@ -362,7 +362,7 @@ def listed_tests(with_extras: bool) -> Iterator[str]:
 
 
 def run_tests(environment: Environment, folder: Path, with_extras: bool) -> None:
-    """Run the listed tests from a copy, beside which there is no src."""
+    """Run the listed tests from a copy without src next to it."""
     copy = folder / "copy"
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)

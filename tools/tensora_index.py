@@ -14,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.front_doors import doors, home_of, names_of, value_of  # noqa: E402
+from tools.front_doors import doors as packages  # noqa: E402
+from tools.front_doors import home_of, names_of, value_of  # noqa: E402
 from tools.reference_pages import summary  # noqa: E402
 
 PAGE = ROOT / "docs" / "tensora_index.md"
@@ -85,40 +86,40 @@ NUMBERS = {
 
 def page() -> str:
     """Return the text of the page."""
-    namespaces = [door for door in doors() if door.startswith("accelera.tensora")]
-    return "\n".join([HEAD, *(line for door in namespaces for line in _section(door))])
+    namespaces = [package for package in packages() if package.startswith("accelera.tensora")]
+    return "\n".join([HEAD, *(line for package in namespaces for line in _section(package))])
 
 
-def _section(door: str) -> Iterator[str]:
-    yield from (f"## {door}", "")
-    for subject, names in sorted(_subjects(door).items()):
+def _section(package: str) -> Iterator[str]:
+    yield from (f"## {package}", "")
+    for subject, names in sorted(_subjects(package).items()):
         if subject:
             yield from (f"### {subject}", "")
         yield from ("| name | summary |", "|---|---|")
-        yield from (f"| `{name}` | {_summary(door, name)} |" for name in names)
+        yield from (f"| `{name}` | {_summary(package, name)} |" for name in names)
         yield ""
 
 
-def _subjects(door: str) -> dict[str, list[str]]:
+def _subjects(package: str) -> dict[str, list[str]]:
     """Return the names of a namespace by subject; one subject without a title for a short one."""
-    if door not in GROUPED:
-        return {"": names_of(door)}
+    if package not in GROUPED:
+        return {"": names_of(package)}
     subjects: dict[str, list[str]] = {}
-    for name in names_of(door):
-        subjects.setdefault(_subject(door, name), []).append(name)
+    for name in names_of(package):
+        subjects.setdefault(_subject(package, name), []).append(name)
     return subjects
 
 
-def _subject(door: str, name: str) -> str:
-    home = home_of(value_of(door, name))
+def _subject(package: str, name: str) -> str:
+    home = home_of(value_of(package, name))
     if home is None or home.startswith("accelera._"):
-        return NATIVE[door]
+        return NATIVE[package]
     module = home.rpartition(".")[0].rpartition(".")[2]
     return TITLES.get(module, module.replace("_", " ").capitalize())
 
 
-def _summary(door: str, name: str) -> str:
-    text = summary(door, name) or VALUES.get(name) or _type_summary(name)
+def _summary(package: str, name: str) -> str:
+    text = summary(package, name) or VALUES.get(name) or _type_summary(name)
     return text.replace("|", "\\|")
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.architecture.markdown import BLOCK
 from tests.architecture.repository import DOCS, ROOT
-from tools.front_doors import doors, names_of
+from tools.front_doors import doors as packages
+from tools.front_doors import names_of
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 """Pages of the repository; the reference is made while the site is built."""
@@ -31,14 +32,14 @@ def code() -> str:
     return "\n".join([*pages, *examples])
 
 
-def undocumented(door: str, code: str) -> list[str]:
+def undocumented(package: str, code: str) -> list[str]:
     """Names of a package that occur in no code other than as the name of an argument."""
-    return [name for name in names_of(door) if not re.search(rf"\b{re.escape(name)}\b(?!\s*=[^=])", code)]
+    return [name for name in names_of(package) if not re.search(rf"\b{re.escape(name)}\b(?!\s*=[^=])", code)]
 
 
-@pytest.mark.parametrize("door", doors())
-def test_public_names_are_documented(door: str, code: str) -> None:
-    assert undocumented(door, code) == [], "add a sentence or an example to docs/, or run `make reference`"
+@pytest.mark.parametrize("package", packages())
+def test_public_names_are_documented(package: str, code: str) -> None:
+    assert undocumented(package, code) == [], "add a sentence or an example to docs/, or run `make reference`"
 
 
 def test_names_of_arguments_do_not_count() -> None:

@@ -70,7 +70,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_basedpyright_accepts_documentation_and_examples(folder: Path) -> None:
-    pytest.importorskip("basedpyright")
     (folder / "pyrightconfig.json").write_text(json.dumps(PYRIGHT_CONFIG))
     ended = subprocess.run(
         [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable],
@@ -90,7 +89,6 @@ def test_basedpyright_accepts_documentation_and_examples(folder: Path) -> None:
 
 
 def test_mypy_accepts_documentation_and_examples(folder: Path) -> None:
-    pytest.importorskip("mypy")
     files = [path.name for path in sorted(folder.glob("*.py"))]
     configuration = folder / "mypy.ini"
     configuration.write_text(f"[mypy]\nmypy_path = {PACKAGE.parent}\nignore_missing_imports = true\n")

@@ -6,27 +6,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from accelera import MatrixEngine, open_store
 from accelera.errors import DTypeError, StoreError
 
-pl = pytest.importorskip("polars", reason="polars is part of the dev extra")
-
 VALUES = np.random.default_rng(11).random((60_000, 5))
 
 
-def frame_of(array: np.ndarray[Any, Any], pieces: int = 1) -> Any:
+def frame_of(array: np.ndarray[Any, Any], part_count: int = 1) -> Any:
     """Return a polars frame of an array's columns, each in several arrays in memory."""
     names = [f"c{place}" for place in range(array.shape[1])]
-    parts = [pl.DataFrame(dict(zip(names, part.T, strict=True))) for part in np.array_split(array, pieces)]
+    parts = [
+        pl.DataFrame(dict(zip(names, part.T, strict=True))) for part in np.array_split(array, part_count)
+    ]
     return pl.concat(parts, rechunk=False)
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("part_count", [1, 3])
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float32", "float64"])
-def test_polars_frame_equals_its_array(pieces: int, dtype: str) -> None:
-    frame = frame_of((VALUES * 100).astype(dtype), pieces)
+def test_polars_frame_equals_its_array(part_count: int, dtype: str) -> None:
+    frame = frame_of((VALUES * 100).astype(dtype), part_count)
     store = open_store(frame)
     assert (store.shape, store.dtype, store.tier) == (frame.shape, np.dtype(dtype), "ram")
     expected = frame.to_numpy()

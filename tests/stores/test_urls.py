@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+import zarr
 from typer.testing import CliRunner
 
 from accelera import MatrixEngine, lazy, open_store
@@ -30,9 +31,6 @@ from accelera.stores._internal import create_store
 from accelera.stores.urls import parse_url
 from accelera.testing._internal import StoreContract
 from tests.stores.range_server import RangeServer, serving
-
-fsspec = pytest.importorskip("fsspec", reason="the extra remote is not installed")
-pytest.importorskip("aiohttp", reason="the extra remote is not installed")
 
 VALUES = np.random.default_rng(7).random((700, 300))
 HEADER_BYTES = 128
@@ -144,7 +142,6 @@ def test_other_formats_are_read_by_url(tmp_path: Path, server: RangeServer) -> N
 
 
 def test_zarr_operands_are_not_read_twice(tmp_path: Path, server: RangeServer) -> None:
-    zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
     group = zarr.create_group(store=str(tmp_path / "G.zarr"))
     group.create_array("x/values", shape=(700, 300), chunks=(350, 300), dtype="f8", compressors=None)[...] = (
         VALUES
@@ -175,7 +172,6 @@ def _read_in_child(store: Store, queue: Any) -> None:
     queue.put(store[3:5].to_numpy())
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_reads_an_open_store(server: RangeServer) -> None:
     store = open_store(f"{server.url}/A.npy")
     store[:1].to_numpy()

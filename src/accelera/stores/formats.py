@@ -2,7 +2,7 @@
 
 A format is a module with two functions: ``open_path(source: Source) -> Store`` and
 ``create_path(target: Target) -> OutputStore``. Adding one is that file and one line of the table.
-One that needs a library of its own has a third, ``load_library()``; one whose files are read by URLs has
+A format that needs a separate library has a third, ``load_library()``; one whose files are read by URLs has
 ``open_remote(url: Url, source: Source) -> Store``.
 """
 

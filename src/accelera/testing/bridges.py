@@ -20,7 +20,7 @@ class BridgeCpu:
 
 
 class BridgeGpu(BridgeCpu):
-    """A ``GpuExecutor`` of the same kind, which runs out of memory above ``max_batch`` tasks at once."""
+    """A ``GpuExecutor`` that runs out of memory above ``max_batch`` tasks per call."""
 
     name = "fake"
 
